@@ -73,13 +73,13 @@ def config_file() -> Path:
     return (Path(home) if home else Path.home() / ".config") / "corral" / "config.toml"
 
 
-def read_config(path: Path | None = None) -> dict[str, Any]:
+def read_config() -> dict[str, Any]:
     """The file's settings; empty if the file does not exist.
 
     Raises:
         SpecError: not TOML, an unknown key, or a value of the wrong type.
     """
-    path = path or config_file()
+    path = config_file()
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):

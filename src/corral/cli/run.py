@@ -13,8 +13,7 @@ import click
 from corral.cli import options
 from corral.cli.display import plain, show_seconds, show_size
 from corral.cli.failure import RunsProgram
-from corral.cli.language import DEFAULT, explain_unknown, guess_language, guess_language_of_text
-from corral.cli.runfile import place_file
+from corral.cli.runfile import DEFAULT, explain_unknown, guess_language, guess_language_of_text, place_file
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.errors import SpecError
 from corral.protocol import Backend

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self, cast
 
 from corral.client.registry import backend_names, get_backend, make_backend
@@ -14,10 +13,9 @@ from corral.client.sync import Sandbox
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
 from corral.environment.cache import Cache, Entry
-from corral.environment.conversation import Conversation, conversation_of
 from corral.environment.key import Same, make_key
 from corral.environment.lending import Lent
-from corral.environment.variable import Resolver, Variable, has_variable
+from corral.environment.variable import Conversation, Resolver, Variable, conversation_of, has_variable
 from corral.errors import LeftBehindError, SandboxClosedError, SandboxGoneError, SpecError
 from corral.protocol import Backend
 from corral.results import Capabilities, Event
@@ -258,17 +256,13 @@ class Environment:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Frameworks copy their arguments: a copy would have the same sandboxes, and delete them too.

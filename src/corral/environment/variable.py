@@ -1,4 +1,4 @@
-"""Variables: values that are looked up in a context each time an environment is opened."""
+"""Contexts: the variables that are looked up in one each time an environment is opened, and its conversation."""
 
 from __future__ import annotations
 
@@ -115,3 +115,44 @@ def has_variable(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(has_variable(item) for item in value.values())
     return isinstance(value, list | tuple) and any(has_variable(item) for item in value)
+
+
+# Which conversation a context belongs to.
+
+Conversation = Callable[[Any], str | int | None]
+"""A function from a context to the id of its conversation."""
+
+CONVERSATION_NAME = "conversation_id"
+
+
+def conversation_of(context: Any, *, key: str | None, ask: bool | Conversation) -> str | int | None:
+    """The id of a context's conversation; None if the caller passes its own `key`.
+
+    It comes from `ask`, the variable `conversation_id`, the context's attribute of that name, or the id of its
+    stream (AG2's conversations have one each).
+
+    Raises:
+        SpecError: the context has no id. Sharing a sandbox between conversations by mistake would be worse.
+    """
+    found = ask(context) if callable(ask) else _find_conversation(context)
+    if found == "":
+        found = None  # not an id: contexts without one would share a sandbox
+    if found is None and not key:
+        raise SpecError(
+            "the environment has one sandbox per conversation, and the context has no conversation id",
+            hint=f"open it with key=, or put {CONVERSATION_NAME!r} into the context's variables",
+        )
+    return found
+
+
+def _find_conversation(context: Any) -> str | int | None:
+    if context is None:
+        return None
+    own = getattr(context, CONVERSATION_NAME, None)
+    variables: Mapping[str, Any] = {} if own is not None else variables_of(context)
+    found = own if own is not None else variables.get(CONVERSATION_NAME)
+    if found is None:
+        found = getattr(getattr(context, "stream", None), "id", None)
+    if found is None or isinstance(found, str | int):
+        return found
+    return str(found)

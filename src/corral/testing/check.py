@@ -96,7 +96,11 @@ class Context:
         self._opened.clear()
 
 
-Body = Callable[[Context], Awaitable[None]]
+Body = Callable[..., Awaitable[None]]
+"""A check's own function. It gets what its parameters name.
+
+`context`, a new sandbox as `box`, its `files`, and `before`: how many sandboxes lived before that one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,17 @@ class Check:
     raises: tuple[str, ...] = ()
     """The `Raises:` lines of the contract it stands behind, as `method:ErrorClass`."""
     hang_seconds: float = HANG_SECONDS
+
+    async def run(self, context: Context) -> None:
+        """Try it. Raises: AssertionError, or what the backend raises."""
+        given: dict[str, Any] = {"context": context}
+        names = inspect.signature(self.body).parameters
+        if "before" in names:
+            given["before"] = await context.count()
+        if "box" in names or "files" in names:
+            given["box"] = await context.open()
+            given["files"] = given["box"].files
+        await self.body(**{name: given[name] for name in names})
 
     def __str__(self) -> str:
         return f"{self.name} [{self.promise}] {self.title}"
@@ -180,7 +195,7 @@ async def run_check(
         detail = ""
         try:
             async with asyncio.timeout(item.hang_seconds):
-                await item.body(context)
+                await item.run(context)
         except Exception as error:  # noqa: BLE001 - whatever a backend raises, it is a verdict here
             detail = "".join(traceback.format_exception(error))
         finally:

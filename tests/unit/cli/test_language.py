@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.cli.language import explain_unknown, guess_language, guess_language_of_text
+from corral.cli.runfile import explain_unknown, guess_language, guess_language_of_text
 
 
 @pytest.mark.parametrize(

@@ -98,13 +98,13 @@ class FrameReader:
         return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
 
 
-def parse_json(data: bytes | str, *, max_items: int = MAX_ITEMS) -> Any:
+def parse_json(data: bytes | str) -> Any:
     """Hostile JSON as values that any encoder takes: no NaN, no infinity, no lone surrogates. None if it is none.
 
     None also if it has more than so many values.
     """
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-    if count_values(data, most=max_items) > max_items:
+    if count_values(data, most=MAX_ITEMS) > MAX_ITEMS:
         return None
     try:
         # As UTF-8 and nothing else: the parser itself would also take UTF-16, in which nothing was counted.

@@ -54,11 +54,11 @@ class Found:
 class InterpreterProcess:
     """A driver inside, with its record. It outlives this handle where the record does."""
 
-    def __init__(self, box: AsyncSandbox, record: Recorded, *, token: str, since: int = 0) -> None:
+    def __init__(self, box: AsyncSandbox, record: Recorded, *, token: str) -> None:
         self._box = box
         self.record = record
         self._token = token
-        self._since = since
+        self._since = 0
         self.active: str | None = None
         """The run of ours that is under way."""
         self.ended = False

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     BackendUnavailableError,
     ExecTimeoutError,
@@ -17,10 +18,9 @@ from corral.errors import (
 )
 from corral.languages import find_language, language_names
 from corral.sessions.interpreter.events import RunEvent
-from corral.testing.check import Context, check, equal, pieces, raises, true, until
+from corral.testing.check import check, equal, pieces, raises, true, until
 
 PYTHON = frozenset({"python", "processes"})
-
 HELLO = {
     "python": "print('hello', 6 * 7)",
     "bash": 'x=(6 7); [[ a == a ]] && echo "hello $((x[0] * x[1]))"',
@@ -32,8 +32,7 @@ HELLO = {
 
 @check(promise="run_code", title="Every language runs, or says what to install", needs=frozenset({"processes"}),
        raises=("run_code:BackendUnavailableError",))  # fmt: skip
-async def every_language_runs_or_says_why(context: Context) -> None:
-    box = await context.open()
+async def every_language_runs_or_says_why(box: AsyncSandbox) -> None:
     for name in (name for name in language_names() if name in HELLO):
         try:
             result = await box.run_code(HELLO[name], name)
@@ -44,8 +43,7 @@ async def every_language_runs_or_says_why(context: Context) -> None:
 
 
 @check(promise="run_code", title="A snippet's language may be named by any alias, and the result has its own name")
-async def aliases_are_known(context: Context) -> None:
-    box = await context.open()
+async def aliases_are_known(box: AsyncSandbox) -> None:
     for alias in ("sh", " SH ", "posix", "dash"):
         result = await box.run_code("echo hi", alias)
         equal((result.stdout, result.language), ("hi\n", "sh"))
@@ -54,16 +52,14 @@ async def aliases_are_known(context: Context) -> None:
 
 
 @check(promise="run_code", title="What a terminal showed is run as its commands")
-async def transcript_is_run(context: Context) -> None:
-    box = await context.open()
+async def transcript_is_run(box: AsyncSandbox) -> None:
     result = await box.run_code("$ echo one\none\n$ echo two\ntwo\n", "console")
     equal((result.stdout, result.exit_code), ("one\ntwo\n", 0), result.stderr)
 
 
 @check(promise="1", title="A snippet's failure is a result; check=True makes it an error",
        raises=("run_code:ExitError", "run_code:ExecTimeoutError"))  # fmt: skip
-async def failing_snippet_is_a_result(context: Context) -> None:
-    box = await context.open()
+async def failing_snippet_is_a_result(box: AsyncSandbox) -> None:
     equal((await box.run_code("echo out; exit 7", "sh")).exit_code, 7)
     error = await raises(ExitError, box.run_code("echo out; exit 7", "sh", check=True))
     equal((error.result.exit_code, error.result.stdout), (7, "out\n"))
@@ -71,8 +67,7 @@ async def failing_snippet_is_a_result(context: Context) -> None:
 
 
 @check(promise="6", title="A snippet has its arguments, cwd, env, input, timeout and listener")
-async def snippet_gets_what_a_program_gets(context: Context) -> None:
-    box = await context.open()
+async def snippet_gets_what_a_program_gets(box: AsyncSandbox) -> None:
     await box.files.mkdir("sub")
     heard: list[bytes] = []
     result = await box.run_code(
@@ -86,16 +81,14 @@ async def snippet_gets_what_a_program_gets(context: Context) -> None:
 
 
 @check(promise="run_code", title="A file inside is run from its place, and stays there")
-async def file_is_run_from_its_place(context: Context) -> None:
-    box = await context.open()
+async def file_is_run_from_its_place(box: AsyncSandbox) -> None:
     await box.files.write("sub/job.sh", "echo the file\n")
     equal((await box.run_code("echo the code\n", "sh", file="sub/job.sh")).stdout, "the file\n")
     equal(await box.files.read("sub/job.sh"), b"echo the file\n")
 
 
 @check(promise="run_code", title="A snippet leaves no file behind, however it ends")
-async def snippet_leaves_no_file(context: Context) -> None:
-    box = await context.open()
+async def snippet_leaves_no_file(box: AsyncSandbox) -> None:
     await box.run_code("true", "sh")
     with contextlib.suppress(BackendUnavailableError):  # it would lie in the working folder, which takes no file
         await box.run_code("import fs from 'fs'", "javascript", cwd="/proc")
@@ -106,16 +99,14 @@ async def snippet_leaves_no_file(context: Context) -> None:
 
 
 @check(promise="5", title="A snippet of 5 MB runs", needs=PYTHON)
-async def snippet_of_megabytes_runs(context: Context) -> None:
-    box = await context.open()
+async def snippet_of_megabytes_runs(box: AsyncSandbox) -> None:
     code = f"data = '{'x' * (5 << 20)}'\nprint(len(data))\n"
     result = await box.run_code(code)
     equal((result.stdout, result.exit_code), (f"{5 << 20}\n", 0), result.stderr[-300:])
 
 
 @check(promise="run_code", title="A traceback has the snippet's own lines and nothing of ours", needs=PYTHON)
-async def traceback_has_the_right_lines(context: Context) -> None:
-    box = await context.open()
+async def traceback_has_the_right_lines(box: AsyncSandbox) -> None:
     result = await box.run_code("def f():\n    return 1 / 0\n\nf()\n")
     equal(result.exit_code, 1)
     true("line 4, in <module>" in result.stderr and "line 2, in f" in result.stderr, result.stderr)
@@ -126,24 +117,21 @@ async def traceback_has_the_right_lines(context: Context) -> None:
 
 
 @check(promise="run_code", title="A Python snippet is a script: __main__, its arguments, its exit code", needs=PYTHON)
-async def python_snippet_is_a_script(context: Context) -> None:
-    box = await context.open()
+async def python_snippet_is_a_script(box: AsyncSandbox) -> None:
     code = "import sys\nprint(__name__, sys.argv[1:], sys.stdin.read())\nsys.exit(7)"
     result = await box.run_code(code, args=["a b", "--flag"], stdin="input")
     equal((result.stdout, result.exit_code), ("__main__ ['a b', '--flag'] input\n", 7), result.stderr)
 
 
 @check(promise="run_code", title="Every snippet is a fresh process, and files stay", needs=PYTHON)
-async def snippets_share_files_not_state(context: Context) -> None:
-    box = await context.open()
+async def snippets_share_files_not_state(box: AsyncSandbox) -> None:
     await box.run_code("state = 1\nopen('state.txt', 'w').write('kept')")
     result = await box.run_code("print(open('state.txt').read(), 'state' in globals())")
     equal(result.stdout, "kept False\n", result.stderr)
 
 
 @check(promise="run_code", title="Imports are looked up in the cwd", needs=PYTHON)
-async def imports_come_from_the_cwd(context: Context) -> None:
-    box = await context.open()
+async def imports_come_from_the_cwd(box: AsyncSandbox) -> None:
     await box.files.write("lib/helper.py", "value = 'from the cwd'\n")
     result = await box.run_code("import helper\nprint(helper.value)", cwd="lib")
     equal(result.stdout, "from the cwd\n", result.stderr)
@@ -154,8 +142,7 @@ async def imports_come_from_the_cwd(context: Context) -> None:
     title="A snippet that is not UTF-8, or holds odd characters, arrives byte for byte",
     needs=PYTHON,
 )
-async def snippet_arrives_byte_for_byte(context: Context) -> None:
-    box = await context.open()
+async def snippet_arrives_byte_for_byte(box: AsyncSandbox) -> None:
     result = await box.run_code(b"# coding: latin-1\nprint(ascii('\xe9'))\n")
     equal(result.stdout, "'\\xe9'\n", result.stderr)
     equal((await box.run_code("print(ascii('ü\u2028😀'))\r\nprint(2)\r\n")).stdout, "'\\xfc\\u2028\\U0001f600'\n2\n")
@@ -174,8 +161,7 @@ async def _read_until(events: AsyncIterator[RunEvent], text: str) -> None:
 
 
 @check(promise="CanInterpret", title="Variables, functions and the folder stay from one run to the next", needs=PYTHON)
-async def state_is_kept(context: Context) -> None:
-    box = await context.open()
+async def state_is_kept(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import os\nx = 40\ndef add(n): return x + n\nos.chdir('/tmp')")
     result = await box.interpreter.execute("print(os.getcwd())\nadd(2)")
     equal((result.stdout, result.text, result.status), ("/tmp\n", "42", "completed"), str(result.error))
@@ -183,8 +169,7 @@ async def state_is_kept(context: Context) -> None:
 
 
 @check(promise="CanInterpret", title="Events come in the order in which things happened", needs=PYTHON)
-async def events_are_in_order(context: Context) -> None:
-    box = await context.open()
+async def events_are_in_order(box: AsyncSandbox) -> None:
     code = "import os, sys\nprint('a')\nprint('b', file=sys.stderr)\nos.system('echo c')\ndisplay(1)\n2"
     events = [event async for event in box.interpreter.run(code)]
     told = [(event.kind, event.text or event.data.get("text/plain")) for event in events]
@@ -194,8 +179,7 @@ async def events_are_in_order(context: Context) -> None:
 
 
 @check(promise="1", title="An error of the code is told with its own lines, and the state is kept", needs=PYTHON)
-async def error_of_the_code_is_told(context: Context) -> None:
-    box = await context.open()
+async def error_of_the_code_is_told(box: AsyncSandbox) -> None:
     await box.interpreter.execute("def f():\n    raise ValueError('bad')")
     result = await box.interpreter.execute("x = 1\nf()")
     true(result.status == "failed" and result.error is not None, f"an error: {result!r}")
@@ -208,8 +192,7 @@ async def error_of_the_code_is_told(context: Context) -> None:
 
 @check(promise="2", title="A run out of time is interrupted; one that does not obey loses its process, which is said",
        needs=PYTHON)  # fmt: skip
-async def run_out_of_time_is_ended(context: Context) -> None:
-    box = await context.open()
+async def run_out_of_time_is_ended(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import signal, time\nx = 1")
     result = await box.interpreter.execute("print('begun')\ntime.sleep(1000)", timeout=0.3)
     equal((result.status, result.stdout, result.fresh), ("timeout", "begun\n", False))
@@ -221,8 +204,7 @@ async def run_out_of_time_is_ended(context: Context) -> None:
 
 
 @check(promise="7", title="A process that ends takes the state with it, and that is said", needs=PYTHON)
-async def lost_state_is_said(context: Context) -> None:
-    box = await context.open()
+async def lost_state_is_said(box: AsyncSandbox) -> None:
     result = await box.interpreter.execute("import os\nos._exit(3)")
     equal((result.status, result.fresh), ("died", True))
     equal((await box.interpreter.execute("'os' in globals()")).text, "False")
@@ -230,8 +212,7 @@ async def lost_state_is_said(context: Context) -> None:
 
 @check(promise="2", title="A run that is left or cancelled is interrupted, and the next one is not kept waiting",
        needs=PYTHON)  # fmt: skip
-async def cancelled_run_is_interrupted(context: Context) -> None:
-    box = await context.open()
+async def cancelled_run_is_interrupted(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import time\nx = 5")
     task = asyncio.ensure_future(box.interpreter.execute("open('begun', 'w').close()\ntime.sleep(1000)"))
     await until(lambda: box.files.exists("begun"), True, "the run has not begun")
@@ -242,8 +223,7 @@ async def cancelled_run_is_interrupted(context: Context) -> None:
 
 @check(promise="CanInterpret", title="Runs of one context take turns, and an interrupt ends the one that runs",
        needs=PYTHON)  # fmt: skip
-async def runs_take_turns(context: Context) -> None:
-    box = await context.open()
+async def runs_take_turns(box: AsyncSandbox) -> None:
     equal(await box.interpreter.interrupt(), False, "nothing runs")
     first = box.interpreter.run("import time\nprint('go')\ntime.sleep(1000)")
     await _read_until(first, "go")
@@ -256,8 +236,7 @@ async def runs_take_turns(context: Context) -> None:
 
 
 @check(promise="CanInterpret", title="Contexts are apart, are restarted, and are gone when closed", needs=PYTHON)
-async def contexts_are_apart(context: Context) -> None:
-    box = await context.open()
+async def contexts_are_apart(box: AsyncSandbox) -> None:
     opened = await box.interpreter.open_context(cwd="/tmp")
     equal((opened.cwd, opened.language, opened.active), ("/tmp", "python", False))
     await box.interpreter.execute("x = 1", context=opened.id, envs={"A": "b"})
@@ -270,8 +249,7 @@ async def contexts_are_apart(context: Context) -> None:
 
 
 @check(promise="CanInterpret", title="What can't be interpreted is refused", needs=PYTHON)
-async def nonsense_is_refused(context: Context) -> None:
-    box = await context.open()
+async def nonsense_is_refused(box: AsyncSandbox) -> None:
     await raises(UnknownLanguageError, box.interpreter.open_context(language="sh"))
     await raises(WorkdirError, box.interpreter.open_context(cwd="missing"))
     await raises(InvalidCommandError, box.interpreter.execute("1", timeout=-1.0))

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import PurePosixPath
 
+from corral.base.files import AsyncFiles
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     EditConflictError,
@@ -27,8 +28,7 @@ from corral.testing.checks.exec import OWN_LIMIT_BYTES, read_peak, start_peak
 
 
 @check(promise="files.read", title="The whole content comes back byte for byte, 8 MB too")
-async def content_comes_back(context: Context) -> None:
-    box = await context.open()
+async def content_comes_back(box: AsyncSandbox) -> None:
     data = os.urandom(8 << 20)
     equal(await box.files.write("random.bin", data), len(data))
     equal(await box.files.read("random.bin") == data, True, "8 MiB come back the same")
@@ -39,8 +39,7 @@ async def content_comes_back(context: Context) -> None:
 
 
 @check(promise="files.read_text", title="Text is decoded as asked; what is not text says so")
-async def text_is_decoded(context: Context) -> None:
-    files = (await context.open()).files
+async def text_is_decoded(files: AsyncFiles) -> None:
     await files.write("text.txt", "grüße\n")
     equal(await files.read_text("text.txt"), "grüße\n")
     await files.write("latin.txt", "grüße".encode("latin-1"))
@@ -53,8 +52,7 @@ async def text_is_decoded(context: Context) -> None:
 @check(promise="files.read", title="What is missing, a folder, or not to be read is a class of its own",
        raises=("files.read:SandboxFileNotFoundError", "files.read:SandboxIsFolderError",
                "files:SandboxPermissionError"))  # fmt: skip
-async def unreadable_is_told_apart(context: Context) -> None:
-    box = await context.open()
+async def unreadable_is_told_apart(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir
     await files.mkdir("folder")
     await files.write("shut.txt", "x")
@@ -73,8 +71,7 @@ async def unreadable_is_told_apart(context: Context) -> None:
 
 @check(promise="4", title="More than max_bytes is an error, before it is in our memory",
        raises=("files.read:SandboxFileTooLargeError",))  # fmt: skip
-async def too_large_is_refused(context: Context) -> None:
-    files = (await context.open()).files
+async def too_large_is_refused(files: AsyncFiles) -> None:
     await files.write("ten.txt", b"x" * 10)
     equal(len(await files.read("ten.txt", max_bytes=10)), 10)
     error = await raises(SandboxFileTooLargeError, files.read("ten.txt", max_bytes=9))
@@ -85,8 +82,7 @@ async def too_large_is_refused(context: Context) -> None:
 
 @check(promise="files.read_stream", title="A stream gives pieces no larger than asked for; leaving it early is fine",
        raises=("files.read_stream:SandboxFileNotFoundError",))  # fmt: skip
-async def stream_gives_pieces(context: Context) -> None:
-    files = (await context.open()).files
+async def stream_gives_pieces(files: AsyncFiles) -> None:
     await files.write("data.bin", bytes(range(100)))
     parts = [part async for part in files.read_stream("data.bin", chunk_bytes=30)]
     equal(b"".join(parts), bytes(range(100)))
@@ -100,8 +96,7 @@ async def stream_gives_pieces(context: Context) -> None:
 
 
 @check(promise="4", title="64 MB in and out as streams leave our own memory flat", needs=frozenset({"bounded"}))
-async def streams_are_bounded(context: Context) -> None:
-    files = (await context.open()).files
+async def streams_are_bounded(files: AsyncFiles) -> None:
     before, piece = start_peak(), os.urandom(1 << 20)
     equal(await files.write("big.bin", repeat(piece, 64)), 64 << 20)
     digest, wanted = hashlib.sha256(), hashlib.sha256()
@@ -116,8 +111,7 @@ async def streams_are_bounded(context: Context) -> None:
 
 @check(promise="files.stat", title="stat tells kind, size, mode, time, owner and a link's target",
        raises=("files.stat:SandboxFileNotFoundError",))  # fmt: skip
-async def stat_tells_what_is_there(context: Context) -> None:
-    box = await context.open()
+async def stat_tells_what_is_there(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir
     await files.write("file.txt", "12345", mode=0o640)
     await files.mkdir("folder", mode=0o750)
@@ -134,8 +128,7 @@ async def stat_tells_what_is_there(context: Context) -> None:
 
 
 @check(promise="files.exists", title="exists is false for what is missing and for links that lead nowhere")
-async def exists_follows_links(context: Context) -> None:
-    files = (await context.open()).files
+async def exists_follows_links(files: AsyncFiles) -> None:
     await files.write("file.txt", "x")
     await files.symlink("good", "file.txt")
     await files.symlink("dangling", "missing")
@@ -146,8 +139,7 @@ async def exists_follows_links(context: Context) -> None:
 
 @check(promise="files.list", title="A folder's entries are sorted by name, with links not followed",
        raises=("files.list:SandboxFileNotFoundError", "files.list:SandboxNotFolderError"))  # fmt: skip
-async def list_is_sorted(context: Context) -> None:
-    box = await context.open()
+async def list_is_sorted(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir
     for name in ("b", "a", ".hidden", "Z", "ä"):
         await files.write(name, name)
@@ -171,8 +163,7 @@ async def names_in(box: AsyncSandbox, folder: str = ".") -> list[str]:
 
 
 @check(promise="files.write", title="write takes bytes, text and streams, makes folders, and gives the size")
-async def write_takes_every_content(context: Context) -> None:
-    box = await context.open()
+async def write_takes_every_content(box: AsyncSandbox) -> None:
     equal(await box.files.write("a/b/c.txt", "ü"), 2)
     equal(await box.files.write("a/b/bytes", b"123"), 3)
     equal(await box.files.write("a/b/stream", pieces(b"12", b"", b"345")), 5)
@@ -186,8 +177,7 @@ async def write_takes_every_content(context: Context) -> None:
 
 
 @check(promise="files.write", title="A new file is 0644; a file that is replaced keeps its mode; mode= sets it")
-async def write_keeps_the_mode(context: Context) -> None:
-    files = (await context.open()).files
+async def write_keeps_the_mode(files: AsyncFiles) -> None:
     await files.write("new", "x")
     equal((await files.stat("new")).mode, 0o644)
     await files.chmod("new", 0o750)
@@ -200,8 +190,7 @@ async def write_keeps_the_mode(context: Context) -> None:
 @check(promise="files.write", title="append adds, exclusive refuses, parents=False makes no folder",
        raises=("files.write:SandboxFileExistsError", "files.write:SandboxFileNotFoundError",
                "files.write:SandboxNotFolderError"))  # fmt: skip
-async def write_has_its_modes(context: Context) -> None:
-    box = await context.open()
+async def write_has_its_modes(box: AsyncSandbox) -> None:
     await box.files.write("log", "one\n", append=True)
     equal(await box.files.write("log", pieces(b"two\n"), append=True), 4)
     equal(await box.files.read("log"), b"one\ntwo\n")
@@ -215,8 +204,7 @@ async def write_has_its_modes(context: Context) -> None:
 
 
 @check(promise="8", title="Of many exclusive writers exactly one wins")
-async def exclusive_write_has_one_winner(context: Context) -> None:
-    files = (await context.open()).files
+async def exclusive_write_has_one_winner(files: AsyncFiles) -> None:
     work = (files.write("lock", str(number), exclusive=True) for number in range(12))
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     equal(sum(not isinstance(outcome, BaseException) for outcome in outcomes), 1, "winners")
@@ -225,8 +213,7 @@ async def exclusive_write_has_one_winner(context: Context) -> None:
 
 @check(promise="files.write", title="Writing onto a folder, or below a file, is refused",
        raises=("files.write:SandboxIsFolderError",))  # fmt: skip
-async def write_onto_a_folder_is_refused(context: Context) -> None:
-    box = await context.open()
+async def write_onto_a_folder_is_refused(box: AsyncSandbox) -> None:
     await box.files.mkdir("folder")
     await box.files.write("file", "x")
     await raises(SandboxIsFolderError, box.files.write("folder", "x"))
@@ -236,8 +223,7 @@ async def write_onto_a_folder_is_refused(context: Context) -> None:
 
 
 @check(promise="files.write", title="Writing through a link changes its target and keeps the link")
-async def write_follows_links(context: Context) -> None:
-    files = (await context.open()).files
+async def write_follows_links(files: AsyncFiles) -> None:
     await files.write("real/file", "old")
     await files.symlink("link", "real/file")
     await files.write("link", "new")
@@ -249,8 +235,7 @@ async def write_follows_links(context: Context) -> None:
 
 
 @check(promise="files.write", title="Readers see the old or the new content, never a mixture or nothing")
-async def write_is_atomic(context: Context) -> None:
-    box = await context.open()
+async def write_is_atomic(box: AsyncSandbox) -> None:
     contents = [letter * 300_000 for letter in (b"a", b"b")]
     await box.files.write("shared", contents[0])
     done = asyncio.Event()
@@ -277,8 +262,7 @@ async def write_is_atomic(context: Context) -> None:
 
 
 @check(promise="files.write", title="A stream that fails leaves the old content and nothing unfinished")
-async def failed_stream_leaves_the_old_content(context: Context) -> None:
-    box = await context.open()
+async def failed_stream_leaves_the_old_content(box: AsyncSandbox) -> None:
     await box.files.write("file", "old")
 
     async def broken() -> AsyncIterator[bytes]:
@@ -294,8 +278,7 @@ async def failed_stream_leaves_the_old_content(context: Context) -> None:
 
 @check(promise="files", title="What the user inside may not change is refused",
        raises=("files:SandboxPermissionError",))  # fmt: skip
-async def write_needs_permission(context: Context) -> None:
-    box = await context.open()
+async def write_needs_permission(box: AsyncSandbox) -> None:
     await box.files.write("shut/file", "x")
     await box.files.write("fixed", "x", mode=0o444)
     await box.files.chmod("shut", 0o555)
@@ -326,8 +309,7 @@ async def full_disk_is_told(context: Context) -> None:
 @check(
     promise="files.edit", title="An edit changes what was named and not one byte around it, CRLF and Latin-1 included"
 )
-async def edit_preserves_every_other_byte(context: Context) -> None:
-    files = (await context.open()).files
+async def edit_preserves_every_other_byte(files: AsyncFiles) -> None:
     content = b"\xef\xbb\xbfone\r\ntwo \xe9\r\n\0three\nno newline at the end"
     await files.write("file", content, mode=0o640)
     result = await files.edit("file", "two", "zwei")
@@ -343,8 +325,7 @@ async def edit_preserves_every_other_byte(context: Context) -> None:
 
 @check(promise="files.edit", title="What is not there, or not once, is EditError with the count",
        raises=("files.edit:EditError", "files.edit:SandboxFileNotFoundError"))  # fmt: skip
-async def edit_needs_exactly_one_place(context: Context) -> None:
-    files = (await context.open()).files
+async def edit_needs_exactly_one_place(files: AsyncFiles) -> None:
     await files.write("file", "a b a b a")
     for old, count in (("", 0), ("x", 0), ("a", 3)):
         error = await raises(EditError, files.edit("file", old, "y"))
@@ -360,8 +341,7 @@ async def edit_needs_exactly_one_place(context: Context) -> None:
 
 @check(promise="files.edit", title="expected_sha256 guards against changes by others",
        raises=("files.edit:EditConflictError",))  # fmt: skip
-async def edit_compares_before_it_swaps(context: Context) -> None:
-    files = (await context.open()).files
+async def edit_compares_before_it_swaps(files: AsyncFiles) -> None:
     await files.write("file", "first second")
     known = hashlib.sha256(b"first second").hexdigest()
     result = await files.edit("file", "first", "1st", expected_sha256=known)
@@ -373,8 +353,7 @@ async def edit_compares_before_it_swaps(context: Context) -> None:
 
 
 @check(promise="files.edit", title="Edits at the same time are all kept, or say that they conflict")
-async def edits_at_the_same_time_are_not_lost(context: Context) -> None:
-    files = (await context.open()).files
+async def edits_at_the_same_time_are_not_lost(files: AsyncFiles) -> None:
     words = [f"<{number}>" for number in range(12)]
     await files.write("file", " ".join(words))
     work = (files.edit("file", word, f"done{number}") for number, word in enumerate(words))

@@ -7,6 +7,7 @@ import contextlib
 import os
 from pathlib import Path
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecTimeoutError, ExitError, InvalidCommandError
 from corral.results import OutputChunk
 from corral.spec import HOME
@@ -14,31 +15,27 @@ from corral.testing.check import Context, check, equal, pieces, raises, repeat, 
 
 
 @check(promise="exec", title="A list is an argv: nothing in it is expanded or split")
-async def argv_is_taken_as_it_is(context: Context) -> None:
-    box = await context.open()
+async def argv_is_taken_as_it_is(box: AsyncSandbox) -> None:
     result = await box.exec(["echo", "a  b", "$HOME", "*", "", "'q'", "-x", "ü"])
     equal(result.stdout, "a  b $HOME *  'q' -x ü\n")
     equal((result.exit_code, result.reason, result.ok), (0, "exited", True))
 
 
 @check(promise="exec", title="A text is for /bin/sh")
-async def text_goes_to_the_shell(context: Context) -> None:
-    box = await context.open()
+async def text_goes_to_the_shell(box: AsyncSandbox) -> None:
     result = await box.exec('echo one; echo "$WHO" && echo three', env={"WHO": "two  words"})
     equal(result.stdout, "one\ntwo  words\nthree\n")
 
 
 @check(promise="1", title="A command's failure is a result")
-async def failure_is_a_result(context: Context) -> None:
-    box = await context.open()
+async def failure_is_a_result(box: AsyncSandbox) -> None:
     result = await box.exec("echo said >&2; exit 3")
     equal((result.exit_code, result.reason, result.ok, result.stderr), (3, "exited", False, "said\n"))
     equal((await box.exec(["false"])).exit_code, 1)
 
 
 @check(promise="2", title="A program that is not there is 127, also without a shell")
-async def missing_program_is_127(context: Context) -> None:
-    box = await context.open()
+async def missing_program_is_127(box: AsyncSandbox) -> None:
     for command in (["corral-no-such-program", "x"], ["/no/such/program"], "corral-no-such-program"):
         result = await box.exec(command)
         equal((result.exit_code, result.reason), (127, "exited"), repr(command))
@@ -46,8 +43,7 @@ async def missing_program_is_127(context: Context) -> None:
 
 
 @check(promise="2", title="A file that can't be executed is 126")
-async def file_without_permission_is_126(context: Context) -> None:
-    box = await context.open()
+async def file_without_permission_is_126(box: AsyncSandbox) -> None:
     await box.files.write("plain.sh", "#!/bin/sh\necho no\n", mode=0o644)
     home = box.spec.workdir
     for command in ([f"{home}/plain.sh"], [home], "./plain.sh"):
@@ -57,8 +53,7 @@ async def file_without_permission_is_126(context: Context) -> None:
 
 
 @check(promise="2", title="A program ended by a signal is 128+n, with the reason and the number")
-async def signal_is_128_plus_n(context: Context) -> None:
-    box = await context.open()
+async def signal_is_128_plus_n(box: AsyncSandbox) -> None:
     for name, number in (("KILL", 9), ("TERM", 15), ("USR1", 10)):
         result = await box.exec(f"echo before; kill -{name} $$")
         equal((result.exit_code, result.reason, result.signal), (128 + number, "signalled", number), name)
@@ -66,8 +61,7 @@ async def signal_is_128_plus_n(context: Context) -> None:
 
 
 @check(promise="6", title="The spec's workdir exists, is the cwd, and relative paths of files start there")
-async def workdir_exists_and_is_the_cwd(context: Context) -> None:
-    box = await context.open()
+async def workdir_exists_and_is_the_cwd(context: Context, box: AsyncSandbox) -> None:
     equal((await box.exec("pwd")).stdout, f"{HOME}\n")
     other = await context.open(workdir="/srv/deep/folder")
     equal((await other.exec("pwd")).stdout, "/srv/deep/folder\n")
@@ -77,8 +71,7 @@ async def workdir_exists_and_is_the_cwd(context: Context) -> None:
 
 
 @check(promise="6", title="A call's cwd is honoured, absolute or relative to the workdir, and not remembered")
-async def cwd_is_honoured(context: Context) -> None:
-    box = await context.open()
+async def cwd_is_honoured(box: AsyncSandbox) -> None:
     await box.files.mkdir("sub/folder with space")
     home = box.spec.workdir
     for cwd in ("sub/folder with space", f"{home}/sub/folder with space"):
@@ -103,8 +96,7 @@ async def env_is_honoured(context: Context) -> None:
 
 
 @check(promise="6", title="Input may be bytes, text or a stream; it ends; without any, it is empty")
-async def stdin_is_honoured(context: Context) -> None:
-    box = await context.open()
+async def stdin_is_honoured(box: AsyncSandbox) -> None:
     equal((await box.exec(["cat"], stdin=b"\0\xff\n")).stdout_bytes, b"\0\xff\n")
     equal((await box.exec(["cat"], stdin="grüße")).stdout, "grüße")
     equal((await box.exec(["cat"], stdin=pieces(b"a", b"", b"b", b"c"))).stdout, "abc")
@@ -122,8 +114,7 @@ async def large_stdin_passes(context: Context) -> None:
 
 
 @check(promise="6", title="A program that does not want its input is no error")
-async def unread_stdin_is_no_error(context: Context) -> None:
-    box = await context.open()
+async def unread_stdin_is_no_error(box: AsyncSandbox) -> None:
     result = await box.exec(["true"], stdin=b"x" * (2 << 20))
     equal((result.exit_code, result.reason), (0, "exited"))
 
@@ -138,8 +129,7 @@ async def float_timeout_is_honoured(context: Context) -> None:
 
 @check(promise="2", title="check=True turns a failure into ExitError with the result",
        raises=("exec:ExitError",))  # fmt: skip
-async def check_raises_exit_error(context: Context) -> None:
-    box = await context.open()
+async def check_raises_exit_error(box: AsyncSandbox) -> None:
     error = await raises(ExitError, box.exec("echo out; echo why >&2; exit 4", check=True))
     equal((error.result.exit_code, error.result.stdout, error.result.stderr), (4, "out\n", "why\n"))
     true("4" in str(error), f"the message should name the exit code: {error}")
@@ -149,16 +139,14 @@ async def check_raises_exit_error(context: Context) -> None:
 
 @check(promise="2", title="check=True turns a timeout into ExecTimeoutError with the partial output",
        raises=("exec:ExecTimeoutError",))  # fmt: skip
-async def check_raises_timeout_error(context: Context) -> None:
-    box = await context.open()
+async def check_raises_timeout_error(box: AsyncSandbox) -> None:
     error = await raises(ExecTimeoutError, box.exec("echo early; sleep 1000", timeout=0.3, check=True))
     true(isinstance(error, TimeoutError), "ExecTimeoutError is a TimeoutError")
     equal((error.result.stdout, error.result.exit_code), ("early\n", 124))
 
 
 @check(promise="exec", title="on_output gets every piece in order, by a plain or an async function")
-async def on_output_gets_everything(context: Context) -> None:
-    box = await context.open()
+async def on_output_gets_everything(box: AsyncSandbox) -> None:
     seen: list[OutputChunk] = []
 
     async def later(chunk: OutputChunk) -> None:
@@ -175,8 +163,7 @@ async def on_output_gets_everything(context: Context) -> None:
 
 
 @check(promise="exec", title="Output is passed on while the program runs")
-async def on_output_comes_while_it_runs(context: Context) -> None:
-    box = await context.open()
+async def on_output_comes_while_it_runs(box: AsyncSandbox) -> None:
     asked = asyncio.Event()
 
     async def answer() -> object:
@@ -191,8 +178,7 @@ async def on_output_comes_while_it_runs(context: Context) -> None:
 
 
 @check(promise="2", title="An error in on_output reaches the caller, and the program is ended")
-async def failing_listener_reaches_the_caller(context: Context) -> None:
-    box = await context.open()
+async def failing_listener_reaches_the_caller(box: AsyncSandbox) -> None:
 
     def fail(chunk: OutputChunk) -> None:
         raise ZeroDivisionError("of the caller's own")
@@ -202,8 +188,7 @@ async def failing_listener_reaches_the_caller(context: Context) -> None:
 
 
 @check(promise="exec", title="What a call cost is told; what could not be counted is said")
-async def usage_of_a_call_is_told(context: Context) -> None:
-    box = await context.open()
+async def usage_of_a_call_is_told(box: AsyncSandbox) -> None:
     usage = (await box.exec("sleep 0.05")).usage
     true(usage.wall_seconds >= 0.05, f"wall_seconds is {usage.wall_seconds}")
     for name in ("cpu_seconds", "peak_memory_bytes"):
@@ -213,8 +198,7 @@ async def usage_of_a_call_is_told(context: Context) -> None:
 
 
 @check(promise="exec", title="CPU time and memory of a call are its own", needs=frozenset({"python", "processes"}))
-async def usage_of_a_call_is_its_own(context: Context) -> None:
-    box = await context.open()
+async def usage_of_a_call_is_its_own(box: AsyncSandbox) -> None:
     code = "import time\nx = b'x' * (60 << 20)\nwhile time.process_time() < 0.3: pass"
     heavy = (await box.run_code(code)).usage
     light = (await box.exec(["true"])).usage
@@ -226,15 +210,13 @@ async def usage_of_a_call_is_its_own(context: Context) -> None:
 
 
 @check(promise="exec", title="Many programs run side by side, each with its own result")
-async def programs_run_side_by_side(context: Context) -> None:
-    box = await context.open()
+async def programs_run_side_by_side(box: AsyncSandbox) -> None:
     results = await asyncio.gather(*(box.exec(["echo", str(number)]) for number in range(20)))
     equal([result.stdout for result in results], [f"{number}\n" for number in range(20)])
 
 
 @check(promise="exec", title="Files that a program wrote are there for the next")
-async def files_stay_between_programs(context: Context) -> None:
-    box = await context.open()
+async def files_stay_between_programs(box: AsyncSandbox) -> None:
     await box.exec("echo kept > note.txt")
     equal(await box.files.read("note.txt"), b"kept\n")
     equal((await box.exec(["cat", "note.txt"])).stdout, "kept\n")
@@ -242,8 +224,7 @@ async def files_stay_between_programs(context: Context) -> None:
 
 @check(promise="exec", title="A user that exists is taken, one that does not is an error",
        needs=frozenset({"users", "shell"}), raises=("exec:InvalidCommandError",))  # fmt: skip
-async def user_is_honoured(context: Context) -> None:
-    box = await context.open()
+async def user_is_honoured(box: AsyncSandbox) -> None:
     equal((await box.exec("id -u", user="root")).stdout, "0\n")
     equal((await box.exec("id -un")).stdout, (await box.exec("id -un", user="daytona")).stdout)
     await raises(InvalidCommandError, box.exec("true", user="no-such-user"))
@@ -251,8 +232,7 @@ async def user_is_honoured(context: Context) -> None:
 
 @check(promise="exec", title="read_only and hidden hold for the one call, and for all that it starts",
        needs=frozenset({"views", "shell"}))  # fmt: skip
-async def views_hold_for_one_call(context: Context) -> None:
-    box = await context.open()
+async def views_hold_for_one_call(box: AsyncSandbox) -> None:
     await box.files.write("data/in.txt", "old")
     await box.files.write("secret/key.txt", "hush")
     script = (
@@ -273,13 +253,11 @@ async def views_hold_for_one_call(context: Context) -> None:
 # Output: both streams, their order, and never more than was allowed.
 
 MUCH_BYTES = 300_000_000
-
 OWN_LIMIT_BYTES = 50 << 20
 
 
 @check(promise="exec", title="stdout and stderr are apart, and output has both in the order of writing")
-async def streams_are_apart_and_in_order(context: Context) -> None:
-    box = await context.open()
+async def streams_are_apart_and_in_order(box: AsyncSandbox) -> None:
     command = "; ".join(f"echo {n}{' >&2' if n % 3 else ''}" for n in range(40))
     for _ in range(3):
         result = await box.exec(command)
@@ -289,8 +267,7 @@ async def streams_are_apart_and_in_order(context: Context) -> None:
 
 
 @check(promise="2", title="Output beyond the limit is cut in the middle, and said, with byte counts")
-async def long_output_is_cut_and_said(context: Context) -> None:
-    box = await context.open()
+async def long_output_is_cut_and_said(box: AsyncSandbox) -> None:
     content = b"".join(b"%09d\n" % number for number in range(10_000))
     await box.files.write("long.txt", content)
     result = await box.exec(["cat", "long.txt"], output_limit_bytes=2000)
@@ -317,8 +294,7 @@ async def output_at_the_limit_is_whole(context: Context) -> None:
 
 
 @check(promise="exec", title="Output that is not UTF-8 is there as bytes, shown with U+FFFD, and counted")
-async def bytes_that_are_not_text_are_kept(context: Context) -> None:
-    box = await context.open()
+async def bytes_that_are_not_text_are_kept(box: AsyncSandbox) -> None:
     await box.files.write("bytes.bin", bytes(range(256)))
     result = await box.exec(["cat", "bytes.bin"])
     equal(result.stdout_bytes, bytes(range(256)))
@@ -328,8 +304,7 @@ async def bytes_that_are_not_text_are_kept(context: Context) -> None:
 
 
 @check(promise="4", title="300 MB of output leave our own memory flat", needs=frozenset({"shell", "processes"}))
-async def endless_output_is_bounded(context: Context) -> None:
-    box = await context.open()
+async def endless_output_is_bounded(box: AsyncSandbox) -> None:
     before = start_peak()
     result = await box.exec(f"head -c {MUCH_BYTES} /dev/zero; echo end")
     equal((result.truncated, result.stdout_total_bytes), (True, MUCH_BYTES + 4))
@@ -340,8 +315,7 @@ async def endless_output_is_bounded(context: Context) -> None:
 
 @check(promise="4", title="A listener gets every byte of much output, a slow one too, and nothing piles up",
        needs=frozenset({"shell", "processes"}))  # fmt: skip
-async def listener_gets_every_byte(context: Context) -> None:
-    box = await context.open()
+async def listener_gets_every_byte(box: AsyncSandbox) -> None:
     before = start_peak()
     counted = 0
 
@@ -369,8 +343,7 @@ async def listener_gets_every_byte(context: Context) -> None:
 @check(
     promise="3", title="What was printed right before the end is never lost", needs=frozenset({"shell", "processes"})
 )
-async def last_words_are_not_lost(context: Context) -> None:
-    box = await context.open()
+async def last_words_are_not_lost(box: AsyncSandbox) -> None:
     for size in (1, 4096, 70_000, 1_000_000):
         result = await box.exec(f"head -c {size} /dev/zero; printf END; printf ERR >&2")
         equal((result.stdout_total_bytes, result.stdout[-3:], result.stderr), (size + 3, "END", "ERR"))
@@ -378,8 +351,7 @@ async def last_words_are_not_lost(context: Context) -> None:
 
 @check(promise="2", title="A program that alternates between its streams byte by byte is bounded as well",
        needs=frozenset({"python", "processes"}))  # fmt: skip
-async def alternating_output_is_bounded(context: Context) -> None:
-    box = await context.open()
+async def alternating_output_is_bounded(box: AsyncSandbox) -> None:
     code = "import os\nfor _ in range(20000): os.write(1, b'o'); os.write(2, b'e')"
     result = await box.run_code(code, output_limit_bytes=4000)
     equal((result.stdout_total_bytes, result.stderr_total_bytes, result.truncated), (20_000, 20_000, True))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from corral.client.registry import get_backend
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     CorralError,
     InvalidCommandError,
@@ -20,16 +21,13 @@ from corral.spec import make_spec
 from corral.testing.check import Context, check, equal, raises, true
 
 BAD_COMMANDS: tuple[Any, ...] = ("", "  \n", [], [""], ["a\0b"], ["ok", "a\0b"], "echo \0", b"true", ["ok", 3], 5, None)
-
 BAD_TIMEOUTS: tuple[Any, ...] = (0, -1, 0.0, -0.5, math.nan, math.inf, True, "5")
-
 BAD_ENVS: tuple[Any, ...] = ({"A=B": "x"}, {"": "x"}, {"A\0": "x"}, {"A": "hush\0"}, {"A": 3}, {3: "x"})
 
 
 @check(promise="exec", title="A command that is empty, has a NUL or is no text is an error that says so",
        raises=("exec:InvalidCommandError", "start:InvalidCommandError"))  # fmt: skip
-async def impossible_command_is_refused(context: Context) -> None:
-    box = await context.open()
+async def impossible_command_is_refused(box: AsyncSandbox) -> None:
     for command in BAD_COMMANDS:
         error = await raises(InvalidCommandError, box.exec(command))
         true(isinstance(error, ValueError), "InvalidCommandError is a ValueError")
@@ -38,8 +36,7 @@ async def impossible_command_is_refused(context: Context) -> None:
 
 
 @check(promise="5", title="An argument of 200 KiB is refused with a remedy; a shell text of 200 KiB runs")
-async def oversized_argument_is_refused(context: Context) -> None:
-    box = await context.open()
+async def oversized_argument_is_refused(box: AsyncSandbox) -> None:
     error = await raises(InvalidCommandError, box.exec(["echo", "x" * (200 << 10)]))
     true("stdin" in str(error), f"the message should say what to do: {error}")
     result = await box.exec("echo start\n" + "# padding\n" * (20 << 10) + "echo end")
@@ -49,8 +46,7 @@ async def oversized_argument_is_refused(context: Context) -> None:
 
 @check(promise="exec", title="Arguments or variables that are together too much are refused",
        needs=frozenset({"processes"}))  # fmt: skip
-async def oversized_sum_is_refused(context: Context) -> None:
-    box = await context.open()
+async def oversized_sum_is_refused(box: AsyncSandbox) -> None:
     await raises(InvalidCommandError, box.exec(["true", *(["x" * (100 << 10)] * 60)]))
     await raises(InvalidCommandError, box.exec(["true"], env={f"V{n}": "x" * (100 << 10) for n in range(60)}))
     equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
@@ -58,8 +54,7 @@ async def oversized_sum_is_refused(context: Context) -> None:
 
 @check(promise="6", title="Variables with '=' or NUL in the name, or no text as value, are refused; values never shown",
        raises=("exec:InvalidCommandError", "Backend.create:SpecError"))  # fmt: skip
-async def impossible_env_is_refused(context: Context) -> None:
-    box = await context.open()
+async def impossible_env_is_refused(box: AsyncSandbox) -> None:
     for env in BAD_ENVS:
         error = await raises(InvalidCommandError, box.exec("true", env=env))
         true("hush" not in str(error), "a value was shown in the message")
@@ -70,8 +65,7 @@ async def impossible_env_is_refused(context: Context) -> None:
 
 @check(promise="6", title="A timeout of 0, below 0, NaN, infinite or no number is refused",
        raises=("exec:InvalidCommandError", "run_code:InvalidCommandError", "start:InvalidCommandError"))  # fmt: skip
-async def impossible_timeout_is_refused(context: Context) -> None:
-    box = await context.open()
+async def impossible_timeout_is_refused(box: AsyncSandbox) -> None:
     for timeout in BAD_TIMEOUTS:
         for work in (box.exec("true", timeout=timeout), box.run_code("x", "sh", timeout=timeout)):
             error = await raises(InvalidCommandError, work)
@@ -84,16 +78,14 @@ async def impossible_timeout_is_refused(context: Context) -> None:
 
 @check(promise="exec", title="Input that is neither bytes, text nor a stream is refused",
        raises=("exec:InvalidCommandError",))  # fmt: skip
-async def impossible_stdin_is_refused(context: Context) -> None:
-    box = await context.open()
+async def impossible_stdin_is_refused(box: AsyncSandbox) -> None:
     for stdin in (5, ["x"], object()):
         await raises(InvalidCommandError, box.exec(["cat"], stdin=stdin))  # type: ignore[arg-type]
     equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
 
 
 @check(promise="1", title="An input stream that fails is its caller's error, never a hang")
-async def failing_stdin_reaches_the_caller(context: Context) -> None:
-    box = await context.open()
+async def failing_stdin_reaches_the_caller(box: AsyncSandbox) -> None:
 
     async def broken() -> AsyncIterator[bytes]:
         yield b"some"
@@ -105,8 +97,7 @@ async def failing_stdin_reaches_the_caller(context: Context) -> None:
 
 @check(promise="6", title="A cwd that is missing, a file, or a link to a place of the host is WorkdirError",
        raises=("exec:WorkdirError", "start:WorkdirError", "run_code:WorkdirError"))  # fmt: skip
-async def impossible_cwd_is_refused(context: Context) -> None:
-    box = await context.open()
+async def impossible_cwd_is_refused(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("file.txt", "x")
     await box.files.symlink("out", str(context.scratch))
     await box.files.symlink("nowhere", "missing")
@@ -121,8 +112,7 @@ async def impossible_cwd_is_refused(context: Context) -> None:
 
 @check(promise="run_code", title="An unknown language is an error that lists the known ones",
        raises=("run_code:UnknownLanguageError",))  # fmt: skip
-async def unknown_language_is_refused(context: Context) -> None:
-    box = await context.open()
+async def unknown_language_is_refused(box: AsyncSandbox) -> None:
     for language in ("klingon", "", "python\0"):
         error = await raises(UnknownLanguageError, box.run_code("x", language))
         true("python" in str(error) and repr(language) in str(error), f"names the value and the known: {error}")
@@ -138,8 +128,7 @@ async def unknown_backend_is_refused(context: Context) -> None:
 
 
 @check(promise="files", title="A path that is empty, has a NUL or is too long is refused by every method")
-async def impossible_path_is_refused(context: Context) -> None:
-    box = await context.open()
+async def impossible_path_is_refused(box: AsyncSandbox) -> None:
     files = box.files
     for path in ("", "a\0b", "x" * 5000, "n" * 300):
         for work in (
@@ -162,16 +151,14 @@ async def impossible_path_is_refused(context: Context) -> None:
 
 
 @check(promise="exec", title="A limit for output below 1 is refused", raises=("exec:InvalidCommandError",))
-async def impossible_output_limit_is_refused(context: Context) -> None:
-    box = await context.open()
+async def impossible_output_limit_is_refused(box: AsyncSandbox) -> None:
     for limit in (0, -1):
         await raises(InvalidCommandError, box.exec("true", output_limit_bytes=limit))
         await raises(SpecError, _make(output_limit_bytes=limit))
 
 
 @check(promise="1", title="Errors name the sandbox and carry nothing of the host")
-async def errors_tell_no_secret(context: Context) -> None:
-    box = await context.open()
+async def errors_tell_no_secret(context: Context, box: AsyncSandbox) -> None:
     for work in (box.exec("true", cwd="missing"), box.files.read("missing"), box.exec("exit 3", check=True)):
         error = await raises(CorralError, work)
         equal(error.sandbox_id, box.id, f"{type(error).__name__}.sandbox_id")

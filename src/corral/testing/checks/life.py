@@ -16,8 +16,7 @@ from corral.testing.check import Context, check, equal, pieces, raises, true, un
 
 @check(promise="Backend.create", title="A wish that can't be met is SpecError, and nothing is made",
        raises=("Backend.create:SpecError",))  # fmt: skip
-async def impossible_wish_is_refused(context: Context) -> None:
-    before = await context.count()
+async def impossible_wish_is_refused(context: Context, before: int) -> None:
     spec_options: tuple[dict[str, Any], ...] = (
         {"workdir": "relative"}, {"workdir": "/a/../b"}, {"workdir": "/nul\0"}, {"name": "with space"}, {"name": ""},
         {"hostname": "under_score"}, {"packages": "numpy"}, {"packages": ["-x"]}, {"lifetime": -1},
@@ -77,8 +76,7 @@ async def sandboxes_share_nothing(context: Context) -> None:
 
 
 @check(promise="8", title="The same client token gives the same sandbox, another token another")
-async def token_makes_create_repeatable(context: Context) -> None:
-    before = await context.count()
+async def token_makes_create_repeatable(context: Context, before: int) -> None:
     token = secrets.token_hex(8)
     first = await context.open(client_token=token)
     await first.files.write("mark", "x")
@@ -91,8 +89,7 @@ async def token_makes_create_repeatable(context: Context) -> None:
 
 
 @check(promise="8", title="Creates with one token at the same time make one sandbox")
-async def token_holds_for_creates_at_once(context: Context) -> None:
-    before = await context.count()
+async def token_holds_for_creates_at_once(context: Context, before: int) -> None:
     token = secrets.token_hex(8)
     boxes = await asyncio.gather(*(context.open(client_token=token) for _ in range(5)))
     equal(len({box.id for box in boxes}), 1, "different sandboxes for one token")
@@ -210,8 +207,7 @@ async def _expect(kind: type[CorralError], calls: dict[str, Callable[[], Awaitab
 
 @check(promise="7", title="After aclose() every call is SandboxClosedError; closing twice is fine",
        raises=("AsyncSandbox:SandboxClosedError", "files:SandboxClosedError"))  # fmt: skip
-async def use_after_close_is_told(context: Context) -> None:
-    box = await context.open()
+async def use_after_close_is_told(box: AsyncSandbox) -> None:
     calls = every_call(box)
     await box.files.list()
     await box.aclose()
@@ -233,8 +229,7 @@ async def use_after_the_end_is_told(context: Context) -> None:
 
 
 @check(promise="10", title="A deadline ends the sandbox, whatever runs in it, and frees everything")
-async def deadline_ends_the_sandbox(context: Context) -> None:
-    before = await context.count()
+async def deadline_ends_the_sandbox(context: Context, before: int) -> None:
     box = await context.open(lifetime=2.0)
     equal(await context.count(), before + 1)
     process = await box.start("echo ready; sleep 1000")
@@ -244,9 +239,7 @@ async def deadline_ends_the_sandbox(context: Context) -> None:
 
 
 @check(promise="10", title="Closing a sandbox frees everything, also while it is busy")
-async def closing_frees_everything(context: Context) -> None:
-    before = await context.count()
-    box = await context.open()
+async def closing_frees_everything(context: Context, before: int, box: AsyncSandbox) -> None:
     busy = [asyncio.ensure_future(box.exec(["sleep", "1000"])) for _ in range(3)]
     await box.files.write("file", "x")
     await box.aclose()
@@ -256,9 +249,7 @@ async def closing_frees_everything(context: Context) -> None:
 
 
 @check(promise="10", title="Several may close at once")
-async def several_may_close_at_once(context: Context) -> None:
-    before = await context.count()
-    box = await context.open()
+async def several_may_close_at_once(context: Context, before: int, box: AsyncSandbox) -> None:
     await asyncio.gather(*(box.aclose() for _ in range(5)), *(box.kill() for _ in range(2)))
     await context.wait_for_count(before)
 
@@ -289,8 +280,7 @@ async def detached_sandbox_lives_on(context: Context) -> None:
 
 @check(promise="detach", title="Owned sandboxes are not listed, nor found, nor deleted",
        needs=DETACH, raises=("Backend.connect:SandboxGoneError", "Backend.delete:SandboxGoneError"))  # fmt: skip
-async def owned_sandbox_is_private(context: Context) -> None:
-    box = await context.open()
+async def owned_sandbox_is_private(context: Context, box: AsyncSandbox) -> None:
     true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "an owned one is listed")
     for wanted in (box.id, "no-such-sandbox", ""):
         await raises(SandboxGoneError, context.backend.connect(wanted))
@@ -313,8 +303,7 @@ async def detached_names_are_unique(context: Context) -> None:
 
 @check(promise="detach", title="Programs go on when a sandbox is detached, and after its handle is closed",
        needs=frozenset({"detach", "shell", "processes"}))  # fmt: skip
-async def programs_survive_detaching(context: Context) -> None:
-    box = await context.open()
+async def programs_survive_detaching(context: Context, box: AsyncSandbox) -> None:
     process = await box.start("echo one; read line; echo $line; sleep 0.3; echo done > done.txt; sleep 1000")
     reader = process.output()
     await anext(reader)
@@ -329,8 +318,7 @@ async def programs_survive_detaching(context: Context) -> None:
 
 
 @check(promise="detach", title="Two handles to one sandbox see the same, and its end is the end for both", needs=DETACH)
-async def handles_share_a_sandbox(context: Context) -> None:
-    box = await context.open()
+async def handles_share_a_sandbox(context: Context, box: AsyncSandbox) -> None:
     await box.detach()
     other = context.adopt(await context.backend.connect(box.id))
     await box.files.write("shared", "x")
@@ -340,9 +328,7 @@ async def handles_share_a_sandbox(context: Context) -> None:
 
 
 @check(promise="10", title="A detached sandbox has a deadline of its own", needs=DETACH)
-async def detached_deadline_holds(context: Context) -> None:
-    before = await context.count()
-    box = await context.open()
+async def detached_deadline_holds(context: Context, before: int, box: AsyncSandbox) -> None:
     await box.detach(lifetime_seconds=2.0)
     again = context.adopt(await context.backend.connect(box.id))
     left = (await again.info()).deadline
@@ -371,8 +357,7 @@ async def sandbox_is_kept_after_a_failure(context: Context) -> None:
 
 
 @check(promise="1", title="A block that fails ends its sandbox, and its error is the one that is seen")
-async def failing_block_ends_its_sandbox(context: Context) -> None:
-    before = await context.count()
+async def failing_block_ends_its_sandbox(context: Context, before: int) -> None:
     try:
         async with AsyncSandbox(backend=context.backend) as box:
             raise ZeroDivisionError("of the caller's own")

@@ -33,8 +33,7 @@ async def sandbox_outlives_an_event_loop(context: Context) -> None:
 
 
 @check(promise="9", title="A program started in one loop is read and waited for in another", needs=frozenset({"loops"}))
-async def program_outlives_an_event_loop(context: Context) -> None:
-    box = await context.open()
+async def program_outlives_an_event_loop(box: AsyncSandbox) -> None:
     process = await asyncio.to_thread(asyncio.run, box.start(["cat"]))
     await asyncio.to_thread(asyncio.run, process.write("one\n"))
     await process.write("two\n")
@@ -52,8 +51,7 @@ async def program_outlives_an_event_loop(context: Context) -> None:
 
 
 @check(promise="9", title="One sandbox works from many threads at once, each with its own loop")
-async def sandbox_works_from_many_threads(context: Context) -> None:
-    box = await context.open()
+async def sandbox_works_from_many_threads(box: AsyncSandbox) -> None:
 
     async def work(number: int) -> str:
         await box.files.write(f"file{number}", str(number))
@@ -67,8 +65,7 @@ async def sandbox_works_from_many_threads(context: Context) -> None:
 
 
 @check(promise="9", title="One backend makes sandboxes in many threads at once")
-async def backend_works_from_many_threads(context: Context) -> None:
-    before = await context.count()
+async def backend_works_from_many_threads(context: Context, before: int) -> None:
 
     async def work() -> str:
         box = await context.open()
@@ -120,8 +117,7 @@ async def sync_door_works_from_many_threads(context: Context) -> None:
 
 
 @check(promise="9", title="A forgotten sync sandbox is ended")
-async def forgotten_sync_sandbox_is_ended(context: Context) -> None:
-    before = await context.count()
+async def forgotten_sync_sandbox_is_ended(context: Context, before: int) -> None:
     box = Sandbox(backend=context.backend)
     equal(await context.count(), before + 1)
     del box
@@ -129,9 +125,7 @@ async def forgotten_sync_sandbox_is_ended(context: Context) -> None:
 
 
 @check(promise="9", title="A forked child's exit leaves its parent's sandboxes alive, and the child can work")
-async def fork_leaves_the_parent_alone(context: Context) -> None:
-    before = await context.count()
-    box = await context.open()
+async def fork_leaves_the_parent_alone(context: Context, before: int, box: AsyncSandbox) -> None:
     sync = Sandbox(backend=context.backend)
     await box.files.write("mine", "x")
 
@@ -155,8 +149,7 @@ async def fork_leaves_the_parent_alone(context: Context) -> None:
 
 
 @check(promise="9", title="A forked child may use the sandbox that it inherited")
-async def forked_child_may_use_it(context: Context) -> None:
-    box: AsyncSandbox = await context.open()
+async def forked_child_may_use_it(box: AsyncSandbox) -> None:
 
     def use() -> None:
         assert asyncio.run(box.exec(["echo", "child"])).stdout == "child\n"
@@ -192,7 +185,6 @@ def in_forked_child(work: Callable[[], object]) -> int:
 # Cancel at every await: whatever moment it hits, nothing is left behind.
 
 STEPS = 25
-
 """Enough to pass every await of the longest call; what is done earlier ends the drive."""
 
 
@@ -226,8 +218,7 @@ async def _nothing(result: object) -> None:
 
 
 @check(promise="8", title="Create is cancel-safe at every step: nothing is leaked")
-async def create_is_cancel_safe(context: Context) -> None:
-    before = await context.count()
+async def create_is_cancel_safe(context: Context, before: int) -> None:
 
     async def close(box: object) -> None:
         await box.aclose()  # type: ignore[attr-defined]
@@ -240,8 +231,7 @@ async def create_is_cancel_safe(context: Context) -> None:
 
 
 @check(promise="8", title="A create with a token that was cancelled can be repeated")
-async def cancelled_token_can_be_repeated(context: Context) -> None:
-    before = await context.count()
+async def cancelled_token_can_be_repeated(context: Context, before: int) -> None:
     token = secrets.token_hex(8)
 
     async def close(box: object) -> None:
@@ -254,8 +244,7 @@ async def cancelled_token_can_be_repeated(context: Context) -> None:
 
 
 @check(promise="2", title="exec is cancel-safe at every step: no process stays", needs=REAL)
-async def exec_is_cancel_safe(context: Context) -> None:
-    box = await context.open()
+async def exec_is_cancel_safe(box: AsyncSandbox) -> None:
     marker = secrets.token_hex(8)
     work = lambda: box.exec(f"sleep 1000 # {marker}", stdin=pieces(b"x"), on_output=lambda chunk: None)  # noqa: E731
     true(await drive(work, _nothing) >= STEPS, "every one should be cancelled")
@@ -264,8 +253,7 @@ async def exec_is_cancel_safe(context: Context) -> None:
 
 
 @check(promise="2", title="exec, start and run_code may be cancelled at every step, and the sandbox is as before")
-async def running_is_cancel_safe(context: Context) -> None:
-    box = await context.open()
+async def running_is_cancel_safe(box: AsyncSandbox) -> None:
 
     async def kill(process: object) -> None:
         await process.kill()  # type: ignore[attr-defined]
@@ -280,8 +268,7 @@ async def running_is_cancel_safe(context: Context) -> None:
 
 
 @check(promise="8", title="File operations may be cancelled at every step: whole or not at all, and nothing unfinished")
-async def files_are_cancel_safe(context: Context) -> None:
-    box = await context.open()
+async def files_are_cancel_safe(context: Context, box: AsyncSandbox) -> None:
     files = box.files
     await files.write("file", "one")  # with an e, as the other has: perhaps none of the others is written
     await drive(lambda: files.write("file", "new"), _nothing, 8)
@@ -302,8 +289,7 @@ async def files_are_cancel_safe(context: Context) -> None:
 
 
 @check(promise="10", title="aclose is cancel-safe: what was cancelled is closed all the same")
-async def closing_is_cancel_safe(context: Context) -> None:
-    before = await context.count()
+async def closing_is_cancel_safe(context: Context, before: int) -> None:
     for step in range(6):
         box = await context.open()
         task = asyncio.ensure_future(box.aclose())
@@ -316,8 +302,7 @@ async def closing_is_cancel_safe(context: Context) -> None:
 
 
 @check(promise="10", title="aclose that is cancelled with its whole event loop is closed all the same")
-async def closing_survives_its_loop(context: Context) -> None:
-    before = await context.count()
+async def closing_survives_its_loop(context: Context, before: int) -> None:
     for step in range(5):
         await asyncio.to_thread(asyncio.run, _close_and_leave(context, step))
     await context.wait_for_count(before)

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     CapabilityError,
     SandboxClosedError,
@@ -20,13 +21,9 @@ from corral.spec import Resources, make_spec
 from corral.testing.check import Context, check, equal, raises, true, until
 
 SNAPSHOT = frozenset({"snapshot"})
-
 FORK = frozenset({"fork", "snapshot"})
-
 STOP = frozenset({"stop", "detach"})
-
 PAUSE = frozenset({"pause", "shell", "processes"})
-
 COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.01; done"
 
 
@@ -42,8 +39,7 @@ async def find_info(context: Context, sandbox_id: str) -> SandboxInfo | None:
 
 @check(promise="snapshot", title="A sandbox made from a snapshot has its files, and neither sees what the other writes",
        needs=SNAPSHOT)  # fmt: skip
-async def snapshot_keeps_the_files_of_a_moment(context: Context) -> None:
-    box = await context.open()
+async def snapshot_keeps_the_files_of_a_moment(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("kept", b"then")
     await box.files.write("folder/removed", b"later")
     snapshot_id = await box.snapshot()
@@ -91,8 +87,7 @@ async def snapshots_go_in_any_order(context: Context) -> None:
 @check(
     promise="snapshot", title="A snapshot that is not there is SnapshotNotFoundError, and makes nothing", needs=SNAPSHOT
 )
-async def unknown_snapshot_is_said(context: Context) -> None:
-    before = await context.count()
+async def unknown_snapshot_is_said(context: Context, before: int) -> None:
     error = await raises(SnapshotNotFoundError, context.backend.create(make_spec(snapshot="no-such")))
     true("no-such" in str(error) and isinstance(error, LookupError), f"{error!r} names it")
     await raises(SnapshotNotFoundError, context.backend.delete_snapshot("no-such"))
@@ -100,8 +95,7 @@ async def unknown_snapshot_is_said(context: Context) -> None:
 
 
 @check(promise="snapshot", title="Resources are given anew with a snapshot", needs=SNAPSHOT)
-async def snapshot_takes_new_resources(context: Context) -> None:
-    box = await context.open()
+async def snapshot_takes_new_resources(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("f", b"x")
     snapshot_id = await box.snapshot()
     resources = Resources(memory_bytes="256MiB", open_files=512)
@@ -157,8 +151,7 @@ async def stopped_sandbox_starts_again(context: Context) -> None:
 
 
 @check(promise="stop", title="Stopping ends every process", needs=STOP | {"shell", "processes"})
-async def stop_ends_every_process(context: Context) -> None:
-    box = await context.open()
+async def stop_ends_every_process(context: Context, box: AsyncSandbox) -> None:
     process = await box.start("echo begun > marker; sleep 1000")
     await until(lambda: box.files.exists("marker"), True, "the program has begun")
     await box.stop()
@@ -197,8 +190,7 @@ async def stopped_sandbox_is_rolled_back(context: Context) -> None:
 
 @check(promise="pause", title="A paused sandbox stands still, refuses what is asked of it, and goes on where it was",
        needs=PAUSE)  # fmt: skip
-async def paused_sandbox_stands_still(context: Context) -> None:
-    box = await context.open()
+async def paused_sandbox_stands_still(box: AsyncSandbox) -> None:
     process = await box.start(COUNT)
     output = process.output()
     await anext(output)
@@ -220,8 +212,7 @@ async def paused_sandbox_stands_still(context: Context) -> None:
 
 
 @check(promise="pause", title="A paused sandbox can be ended", needs=PAUSE)
-async def paused_sandbox_can_be_ended(context: Context) -> None:
-    box = await context.open()
+async def paused_sandbox_can_be_ended(box: AsyncSandbox) -> None:
     process = await box.start("sleep 1000")
     await box.pause()
     await box.kill()
@@ -247,8 +238,7 @@ async def limits_change_while_running(context: Context) -> None:
 @check(promise="CapabilityError", title="A power that capabilities() does not list answers CapabilityError",
        raises=("exec:CapabilityError", "start:CapabilityError", "detach:CapabilityError", "files.watch:CapabilityError",
                "Backend.connect:CapabilityError"))  # fmt: skip
-async def missing_power_is_said(context: Context) -> None:
-    box = await context.open()
+async def missing_power_is_said(context: Context, box: AsyncSandbox) -> None:
     powers = context.powers
     if "pty" not in powers:
         await raises(CapabilityError, box.start("true", pty=True))
@@ -267,8 +257,7 @@ async def missing_power_is_said(context: Context) -> None:
 
 
 @check(promise="CapabilityError", title="Powers of later days answer CapabilityError where they are not there yet")
-async def power_of_later_days_is_said(context: Context) -> None:
-    box = await context.open()
+async def power_of_later_days_is_said(context: Context, box: AsyncSandbox) -> None:
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "snapshot": box.snapshot, "fork": box.fork, "stop": box.stop, "pause": box.pause,
         "resume": box.resume, "resize": box.resize,

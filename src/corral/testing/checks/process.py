@@ -13,7 +13,6 @@ from corral.spec import Resources
 from corral.testing.check import Context, check, equal, raises, true, until
 
 REAL = frozenset({"shell", "processes"})
-
 _LIST = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done; true"
 
 
@@ -36,8 +35,7 @@ sleep 0.2; echo started; trap "" TERM; sleep 1000 # {marker}
 
 
 @check(promise="3", title="The result arrives when the direct child ends, not when the last pipe closes")
-async def background_child_does_not_delay(context: Context) -> None:
-    box = await context.open()
+async def background_child_does_not_delay(box: AsyncSandbox) -> None:
     async with asyncio.timeout(30):
         result = await box.exec("sleep 1000 & echo done")
     equal((result.stdout, result.exit_code, result.reason), ("done\n", 0, "exited"))
@@ -45,8 +43,7 @@ async def background_child_does_not_delay(context: Context) -> None:
 
 @check(promise="3", title="A background child lives on after its call, and its output is not the next one's",
        needs=REAL)  # fmt: skip
-async def background_child_lives_on(context: Context) -> None:
-    box = await context.open()
+async def background_child_lives_on(box: AsyncSandbox) -> None:
     result = await box.exec("(sleep 0.3; echo late; echo late > late.txt) & echo done")
     equal(result.stdout, "done\n")
     await until(lambda: box.files.exists("late.txt"), True, "the background child was ended with its call")
@@ -54,8 +51,7 @@ async def background_child_lives_on(context: Context) -> None:
 
 
 @check(promise="2", title="A timeout is a result: 124, the reason, and what was printed so far")
-async def timeout_keeps_partial_output(context: Context) -> None:
-    box = await context.open()
+async def timeout_keeps_partial_output(box: AsyncSandbox) -> None:
     result = await box.exec("echo out; echo err >&2; sleep 1000", timeout=0.5)
     equal((result.exit_code, result.reason, result.timed_out, result.ok), (124, "timeout", True, False))
     equal((result.stdout, result.stderr), ("out\n", "err\n"))
@@ -63,8 +59,7 @@ async def timeout_keeps_partial_output(context: Context) -> None:
 
 @check(promise="2", title="A timeout ends the whole tree: children, setsid daemons, those that ignore TERM or stopped",
        needs=REAL)  # fmt: skip
-async def timeout_ends_the_whole_tree(context: Context) -> None:
-    box = await context.open()
+async def timeout_ends_the_whole_tree(box: AsyncSandbox) -> None:
     marker = secrets.token_hex(8)
     result = await box.exec(stubborn(marker), timeout=1.5)
     equal((result.reason, result.stdout), ("timeout", "started\n"))
@@ -85,8 +80,7 @@ async def fork_bomb_ends_with_its_timeout(context: Context) -> None:
 
 
 @check(promise="2", title="A timeout ends only its own call's tree", needs=REAL)
-async def timeout_leaves_others_alone(context: Context) -> None:
-    box = await context.open()
+async def timeout_leaves_others_alone(box: AsyncSandbox) -> None:
     marker = secrets.token_hex(8)
     process = await box.start(f"sleep 1000; : {marker}")
     equal((await box.exec(["sleep", "1000"], timeout=0.3)).reason, "timeout")
@@ -95,8 +89,7 @@ async def timeout_leaves_others_alone(context: Context) -> None:
 
 
 @check(promise="2", title="Cancelling ends the program at once")
-async def cancel_ends_the_program(context: Context) -> None:
-    box = await context.open()
+async def cancel_ends_the_program(box: AsyncSandbox) -> None:
     started = asyncio.Event()
     task = asyncio.ensure_future(box.exec("echo ready; sleep 1000", on_output=lambda chunk: started.set()))
     await started.wait()
@@ -106,8 +99,7 @@ async def cancel_ends_the_program(context: Context) -> None:
 
 
 @check(promise="2", title="Cancelling ends the whole tree", needs=REAL)
-async def cancel_ends_the_whole_tree(context: Context) -> None:
-    box = await context.open()
+async def cancel_ends_the_whole_tree(box: AsyncSandbox) -> None:
     marker = secrets.token_hex(8)
     started = asyncio.Event()
     task = asyncio.ensure_future(box.exec(stubborn(marker), on_output=lambda chunk: started.set()))
@@ -120,8 +112,7 @@ async def cancel_ends_the_whole_tree(context: Context) -> None:
 
 @check(promise="7", title="A program that runs when the sandbox is closed ends with SandboxGoneError",
        raises=("Process.wait:SandboxGoneError", "Process.output:SandboxGoneError"))  # fmt: skip
-async def closing_ends_programs(context: Context) -> None:
-    box = await context.open()
+async def closing_ends_programs(box: AsyncSandbox) -> None:
     process = await box.start("echo ready; sleep 1000")
     reader = process.output()
     equal((await anext(reader)).data, b"ready\n")
@@ -148,8 +139,7 @@ async def out_of_memory_is_a_reason(context: Context) -> None:
 
 
 @check(promise="usage", title="usage() says what the sandbox holds")
-async def usage_of_the_sandbox_is_told(context: Context) -> None:
-    box = await context.open()
+async def usage_of_the_sandbox_is_told(box: AsyncSandbox) -> None:
     await box.exec(["true"])
     usage = await box.usage()
     for name in ("cpu_seconds", "memory_bytes", "peak_memory_bytes", "processes", "disk_bytes"):
@@ -159,8 +149,7 @@ async def usage_of_the_sandbox_is_told(context: Context) -> None:
 
 
 @check(promise="start", title="A program in the background has a timeout if it was given one")
-async def start_honours_its_timeout(context: Context) -> None:
-    box = await context.open()
+async def start_honours_its_timeout(box: AsyncSandbox) -> None:
     process = await box.start("echo on; sleep 1000", timeout=0.4)
     result = await process.wait()
     equal((result.reason, result.exit_code, result.stdout), ("timeout", 124, "on\n"))
@@ -170,8 +159,7 @@ async def start_honours_its_timeout(context: Context) -> None:
 
 
 @check(promise="start", title="Write to a program, read its answer, end its input, wait")
-async def program_is_talked_to(context: Context) -> None:
-    box = await context.open()
+async def program_is_talked_to(box: AsyncSandbox) -> None:
     process = await box.start(["cat"])
     true(process.pid > 0, "it has a number")
     reader = process.output()
@@ -185,8 +173,7 @@ async def program_is_talked_to(context: Context) -> None:
 
 
 @check(promise="start", title="Output may be read by several, and by those who come late")
-async def output_is_read_by_several(context: Context) -> None:
-    box = await context.open()
+async def output_is_read_by_several(box: AsyncSandbox) -> None:
     process = await box.start("echo first; cat; echo last >&2")
 
     async def collect() -> bytes:
@@ -202,8 +189,7 @@ async def output_is_read_by_several(context: Context) -> None:
 
 
 @check(promise="5", title="A shell text of 100 KiB leaves no file behind, if it runs, is no shell text or is killed")
-async def long_program_leaves_no_file(context: Context) -> None:
-    box = await context.open()
+async def long_program_leaves_no_file(box: AsyncSandbox) -> None:
     padding = "# padding\n" * (10 << 10)
     for text, kill in (
         (f"echo start\n{padding}echo end", False),
@@ -218,8 +204,7 @@ async def long_program_leaves_no_file(context: Context) -> None:
 
 @check(promise="start", title="Several may wait, and again; a timeout of wait does not end the program",
        raises=("Process.wait:TimeoutError",))  # fmt: skip
-async def several_may_wait(context: Context) -> None:
-    box = await context.open()
+async def several_may_wait(box: AsyncSandbox) -> None:
     process = await box.start(["cat"])
     await raises(TimeoutError, process.wait(timeout=0.05))
     waiting = [asyncio.ensure_future(process.wait()) for _ in range(3)]
@@ -235,8 +220,7 @@ async def several_may_wait(context: Context) -> None:
 
 @check(promise="start", title="Writing where there is no input, or none any more, is ExecError",
        raises=("Process.write:ExecError",))  # fmt: skip
-async def write_without_input_is_an_error(context: Context) -> None:
-    box = await context.open()
+async def write_without_input_is_an_error(box: AsyncSandbox) -> None:
     process = await box.start(["sleep", "1000"], stdin=False)
     await raises(ExecError, process.write(b"x"))
     await process.kill()
@@ -250,8 +234,7 @@ async def write_without_input_is_an_error(context: Context) -> None:
 
 @check(promise="start", title="A signal reaches the program; one that has ended is left alone",
        raises=("Process.signal:ExecError",))  # fmt: skip
-async def signal_reaches_the_program(context: Context) -> None:
-    box = await context.open()
+async def signal_reaches_the_program(box: AsyncSandbox) -> None:
     process = await box.start("echo ready; sleep 1000")
     await anext(process.output())
     await raises(ExecError, process.signal(0))
@@ -264,8 +247,7 @@ async def signal_reaches_the_program(context: Context) -> None:
 
 
 @check(promise="start", title="A signal goes to the whole process group, and may be handled there", needs=REAL)
-async def signal_reaches_the_group(context: Context) -> None:
-    box = await context.open()
+async def signal_reaches_the_group(box: AsyncSandbox) -> None:
     marker = secrets.token_hex(8)
     loop = "while :; do sleep 0.1; done"
     text = f"sh -c '{loop} # {marker}' & trap 'echo caught; exit 7' USR1; echo ready; {loop}"
@@ -278,8 +260,7 @@ async def signal_reaches_the_group(context: Context) -> None:
 
 
 @check(promise="start", title="kill() ends it and gives the result, again and again")
-async def kill_ends_a_program(context: Context) -> None:
-    box = await context.open()
+async def kill_ends_a_program(box: AsyncSandbox) -> None:
     process = await box.start("echo ready; sleep 1000")
     await anext(process.output())
     result = await process.kill()
@@ -291,8 +272,7 @@ async def kill_ends_a_program(context: Context) -> None:
 
 
 @check(promise="start", title="kill() ends all that the program started", needs=REAL)
-async def kill_ends_the_whole_tree(context: Context) -> None:
-    box = await context.open()
+async def kill_ends_the_whole_tree(box: AsyncSandbox) -> None:
     marker = secrets.token_hex(8)
     process = await box.start(stubborn(marker))
     await anext(process.output())
@@ -301,8 +281,7 @@ async def kill_ends_the_whole_tree(context: Context) -> None:
 
 
 @check(promise="start", title="aclose() ends a program, twice is fine, and so does the end of an async with")
-async def process_is_closed(context: Context) -> None:
-    box = await context.open()
+async def process_is_closed(box: AsyncSandbox) -> None:
     process = await box.start(["sleep", "1000"])
     await process.aclose()
     await process.aclose()
@@ -313,8 +292,7 @@ async def process_is_closed(context: Context) -> None:
 
 
 @check(promise="start", title="A program without a terminal can't be resized", raises=("Process.resize:ExecError",))
-async def resize_needs_a_terminal(context: Context) -> None:
-    box = await context.open()
+async def resize_needs_a_terminal(box: AsyncSandbox) -> None:
     process = await box.start(["cat"])
     await raises(ExecError, process.resize(rows=10, columns=20))
     await process.kill()
@@ -322,8 +300,7 @@ async def resize_needs_a_terminal(context: Context) -> None:
 
 @check(promise="4", title="What nobody reads is kept up to the limit, then dropped; the program never waits for us",
        needs=REAL)  # fmt: skip
-async def unread_output_does_not_block(context: Context) -> None:
-    box = await context.open()
+async def unread_output_does_not_block(box: AsyncSandbox) -> None:
     process = await box.start("head -c 30000000 /dev/zero; echo end", output_limit_bytes=10_000)
     result = await process.wait()
     equal((result.exit_code, result.stdout_total_bytes, result.truncated), (0, 30_000_004, True))
@@ -332,8 +309,7 @@ async def unread_output_does_not_block(context: Context) -> None:
 
 
 @check(promise="4", title="A reader that stops reading does not hold the program for ever", needs=REAL)
-async def reader_that_leaves_frees_the_program(context: Context) -> None:
-    box = await context.open()
+async def reader_that_leaves_frees_the_program(box: AsyncSandbox) -> None:
     process = await box.start("head -c 30000000 /dev/zero; echo end >&2")
     reader = process.output()
     await anext(reader)
@@ -344,8 +320,7 @@ async def reader_that_leaves_frees_the_program(context: Context) -> None:
 
 @check(promise="7", title="start and its programs in a sandbox that is gone or closed raise",
        raises=("start:SandboxGoneError", "start:SandboxClosedError"))  # fmt: skip
-async def start_needs_a_living_sandbox(context: Context) -> None:
-    box = await context.open()
+async def start_needs_a_living_sandbox(context: Context, box: AsyncSandbox) -> None:
     await box.aclose()
     await raises(SandboxClosedError, box.start("true"))
     gone = await context.open(lifetime=1.5)

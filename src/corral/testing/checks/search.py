@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from corral.base.files import AsyncFiles
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileError, SandboxFileNotFoundError
-from corral.testing.check import Context, check, equal, raises, true
+from corral.testing.check import check, equal, raises, true
 
 TREE = {
     "a.py": "import os\nprint('A')\n",
@@ -26,8 +27,7 @@ async def plant(files: AsyncFiles) -> None:
 
 
 @check(promise="files.glob", title="* stays in a folder, ** crosses them, and classes and ? work")
-async def glob_matches(context: Context) -> None:
-    box = await context.open()
+async def glob_matches(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir
     await plant(files)
     wanted = {
@@ -57,8 +57,7 @@ async def glob_matches(context: Context) -> None:
 
 @check(promise="files.glob", title="A root, hidden names and a limit are honoured; absolute patterns work",
        raises=("files.glob:SandboxFileNotFoundError",))  # fmt: skip
-async def glob_has_its_options(context: Context) -> None:
-    box = await context.open()
+async def glob_has_its_options(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir
     await plant(files)
     equal((await files.glob("*.py", path="sub")).paths, [f"{home}/sub/c.py"])
@@ -73,8 +72,7 @@ async def glob_has_its_options(context: Context) -> None:
 
 
 @check(promise="files.glob", title="A pattern of many stars takes no time beyond its length")
-async def glob_of_many_stars_ends(context: Context) -> None:
-    files = (await context.open()).files
+async def glob_of_many_stars_ends(files: AsyncFiles) -> None:
     await files.write("/".join("a" * 60) + "/file", b"x")
     pattern = "**/a/" * 16 + "b"  # trying again at each star would take years
     equal((await files.glob(pattern)).paths, [])
@@ -84,8 +82,7 @@ async def glob_of_many_stars_ends(context: Context) -> None:
 
 @check(promise="files.grep", title="Lines are found with path and number, in text files, links not followed",
        raises=("files.grep:SandboxFileNotFoundError",))  # fmt: skip
-async def grep_finds_lines(context: Context) -> None:
-    box = await context.open()
+async def grep_finds_lines(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir
     await plant(files)
     found = [
@@ -110,8 +107,7 @@ async def grep_finds_lines(context: Context) -> None:
 
 @check(promise="files.grep", title="Odd patterns: leading dashes, fixed metacharacters, bytes; nonsense is refused",
        raises=("files.grep:SandboxFileError",))  # fmt: skip
-async def grep_takes_odd_patterns(context: Context) -> None:
-    files = (await context.open()).files
+async def grep_takes_odd_patterns(files: AsyncFiles) -> None:
     await files.write("odd.txt", b"--flag (x) [y] $z\n\xe9 latin\nlast without newline")
     for pattern in ("--flag", "-e", "(x)", "[y]", "$z", ".*", "\\", "a\nb"):
         wanted = int(pattern in ("--flag", "(x)", "[y]", "$z"))
@@ -127,8 +123,7 @@ async def grep_takes_odd_patterns(context: Context) -> None:
 
 @check(promise="files.replace", title="Replacing over a tree changes text files, each whole, and tells where",
        raises=("files.replace:SandboxFileError", "files.replace:SandboxFileNotFoundError"))  # fmt: skip
-async def replace_changes_a_tree(context: Context) -> None:
-    box = await context.open()
+async def replace_changes_a_tree(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir
     await plant(files)
     await files.chmod("sub/deep/d.py", 0o600)

@@ -15,7 +15,6 @@ from corral.sessions.session import SessionCommand, SessionLogs, ShellSession
 from corral.testing.check import Context, check, equal, raises, true
 
 SHELL = frozenset({"shell", "processes"})
-
 TERMINAL = frozenset({"pty", "shell"})
 
 
@@ -37,8 +36,7 @@ async def _join(entries: AsyncIterator[Entry]) -> dict[str, bytes]:
 
 
 @check(promise="CanRecord", title="A recorded program is found by its name, and forgotten")
-async def recorded_program_has_a_name(context: Context) -> None:
-    box = await context.open()
+async def recorded_program_has_a_name(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded(["echo", "said"], name="one/ two", note=b"first")
     equal((await recorded.wait()).exit_code, 0)
     found = await box.find_recorded("one/ two")
@@ -58,8 +56,7 @@ async def recorded_program_has_a_name(context: Context) -> None:
 @check(
     promise="CanRecord", title="A record is read from its beginning by any number, and followed to the end", needs=SHELL
 )
-async def record_is_followed(context: Context) -> None:
-    box = await context.open()
+async def record_is_followed(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("while read -r l; do echo out $l; echo err $l >&2; done", name="r")
     early = asyncio.ensure_future(_join(recorded.entries()))
     await recorded.write("1\n")
@@ -79,8 +76,7 @@ async def record_is_followed(context: Context) -> None:
 
 
 @check(promise="4", title="A record is bounded, and shows by a gap that something was dropped", needs=SHELL)
-async def record_is_bounded(context: Context) -> None:
-    box = await context.open()
+async def record_is_bounded(box: AsyncSandbox) -> None:
     text = "head -c 3000000 /dev/zero; echo; echo last"
     recorded = await box.start_recorded(text, name="r", limit_bytes=500_000, note=b"kept")
     await recorded.wait()
@@ -95,8 +91,7 @@ async def record_is_bounded(context: Context) -> None:
 
 
 @check(promise="CanRecord", title="A recorded program is signalled and killed with all that it started", needs=SHELL)
-async def recorded_program_is_ended(context: Context) -> None:
-    box = await context.open()
+async def recorded_program_is_ended(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("trap 'exit 9' TERM; echo ready; while :; do sleep 0.1; done", name="a")
     async for entry in recorded.entries():
         if entry.kind == "stdout":
@@ -111,8 +106,7 @@ async def recorded_program_is_ended(context: Context) -> None:
 
 
 @check(promise="CanSession", title="A session's shell keeps its folder, variables, functions and $!", needs=SHELL)
-async def session_keeps_state(context: Context) -> None:
-    box = await context.open()
+async def session_keeps_state(box: AsyncSandbox) -> None:
     session = await box.open_session("work")
     await raises(NameTakenError, box.open_session("work"))
     await session.run("mkdir -p d; cd d; x=5; export Y=6; f() { echo f$1; }; sleep 1000 & echo started")
@@ -145,8 +139,7 @@ async def session_survives_commands(context: Context) -> None:
 
 
 @check(promise="CanSession", title="A session ends with its shell, and says so", needs=SHELL)
-async def session_ends(context: Context) -> None:
-    box = await context.open()
+async def session_ends(box: AsyncSandbox) -> None:
     for number, (text, code) in enumerate((("exit 3", 3), ("kill -9 $$", 137), ("exec sh -c 'exit 4'", 4),
                                            ("set -e; false; echo never", 1))):  # fmt: skip
         session = await box.open_session(f"s{number}")
@@ -159,8 +152,7 @@ async def session_ends(context: Context) -> None:
 
 
 @check(promise="CanSession", title="Commands are queued, fed, followed and read again", needs=SHELL)
-async def session_commands_are_followed(context: Context) -> None:
-    box = await context.open()
+async def session_commands_are_followed(box: AsyncSandbox) -> None:
     session = await box.open_session("work")
     first = await session.run("read -r a; echo got $a; echo err >&2", wait=False, input_echo=True)
     second = await session.run("echo second", wait=False)
@@ -199,8 +191,7 @@ async def session_command_is_interrupted(context: Context) -> None:
 
 
 @check(promise="4", title="A flood of output in a session is bounded, and what was cut is said", needs=SHELL)
-async def session_flood_is_bounded(context: Context) -> None:
-    box = await context.open()
+async def session_flood_is_bounded(box: AsyncSandbox) -> None:
     session = await box.open_session("work", limit_bytes=500_000)
     for listens in (True, False):
         text = "rm -f done; head -c 5000000 /dev/zero; echo; echo last; : >done"
@@ -227,8 +218,7 @@ async def session_child_does_not_delay(context: Context) -> None:
 
 @check(promise="CanTerminal", title="A terminal is watched by several, resized, found again, and says how it ended",
        needs=TERMINAL)  # fmt: skip
-async def terminal_is_shared(context: Context) -> None:
-    box = await context.open()
+async def terminal_is_shared(box: AsyncSandbox) -> None:
     terminal = await box.open_pty("t", "stty size; read -r a; stty size; exit 6", rows=30, columns=90)
     await raises(NameTakenError, box.open_pty("t"))
     first = asyncio.ensure_future(_watch(box, "t"))
@@ -253,8 +243,7 @@ async def _watch(box: AsyncSandbox, name: str) -> bytes:
 
 
 @check(promise="CanTerminal", title="Without a command, a terminal has a login shell", needs=TERMINAL)
-async def terminal_has_a_shell(context: Context) -> None:
-    box = await context.open()
+async def terminal_has_a_shell(box: AsyncSandbox) -> None:
     terminal = await box.open_pty("t", env={"WHO": "me"})
     await terminal.write("echo $WHO-$TERM; exit 3\n")
     equal((await terminal.wait()).exit_code, 3)
@@ -276,8 +265,7 @@ async def read_until(process: AsyncProcess, text: str) -> str:
 
 
 @check(promise="start", title="pty=True gives a real terminal of the asked size", needs=TERMINAL)
-async def terminal_is_real(context: Context) -> None:
-    box = await context.open()
+async def terminal_is_real(box: AsyncSandbox) -> None:
     text = "test -t 0 && test -t 1 && test -t 2 && echo terminal; stty size; echo err >&2"
     process = await box.start(text, pty=True, rows=33, columns=101)
     result = await process.wait()
@@ -286,8 +274,7 @@ async def terminal_is_real(context: Context) -> None:
 
 
 @check(promise="start", title="A terminal is resized, and the program is told", needs=TERMINAL)
-async def terminal_is_resized(context: Context) -> None:
-    box = await context.open()
+async def terminal_is_resized(box: AsyncSandbox) -> None:
     text = "trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.1; done"
     process = await box.start(text, pty=True)
     await read_until(process, "ready")
@@ -299,8 +286,7 @@ async def terminal_is_resized(context: Context) -> None:
 
 
 @check(promise="start", title="Keys work: Ctrl-C interrupts, close_stdin is the end of file", needs=TERMINAL)
-async def terminal_keys_work(context: Context) -> None:
-    box = await context.open()
+async def terminal_keys_work(box: AsyncSandbox) -> None:
     process = await box.start("trap 'echo interrupted; exit 9' INT; echo ready; while :; do sleep 0.1; done", pty=True)
     await read_until(process, "ready")
     await process.write("\x03")
@@ -315,8 +301,7 @@ async def terminal_keys_work(context: Context) -> None:
 
 
 @check(promise="3", title="A terminal's last words are not lost, however fast the end comes", needs=TERMINAL)
-async def terminal_last_words_are_not_lost(context: Context) -> None:
-    box = await context.open()
+async def terminal_last_words_are_not_lost(box: AsyncSandbox) -> None:
     for number in range(15):
         result = await (await box.start(f"echo line {number}; printf END", pty=True)).wait()
         equal(result.stdout, f"line {number}\r\nEND")
@@ -325,15 +310,13 @@ async def terminal_last_words_are_not_lost(context: Context) -> None:
 
 
 @check(promise="3", title="A background child that holds the terminal does not delay the end", needs=TERMINAL)
-async def terminal_held_by_a_child_does_not_delay(context: Context) -> None:
-    box = await context.open()
+async def terminal_held_by_a_child_does_not_delay(box: AsyncSandbox) -> None:
     process = await box.start("(trap '' HUP; sleep 1000) & echo done", pty=True)
     result = await process.wait(timeout=30)
     equal((result.stdout, result.exit_code), ("done\r\n", 0))
 
 
 @check(promise="start", title="A terminal of an impossible size is refused", raises=("start:InvalidCommandError",))
-async def impossible_size_is_refused(context: Context) -> None:
-    box = await context.open()
+async def impossible_size_is_refused(box: AsyncSandbox) -> None:
     for rows, columns in ((0, 80), (24, 0), (-1, 80), (24, 70_000), (True, 80)):
         await raises(InvalidCommandError, box.start("true", pty=True, rows=rows, columns=columns))

@@ -9,6 +9,7 @@ import stat
 import tarfile
 from pathlib import Path
 
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
 from corral.testing.check import Context, check, equal, pieces, raises, true
 from corral.testing.checks.exec import OWN_LIMIT_BYTES, read_peak, start_peak
@@ -45,8 +46,7 @@ def describe_host_tree(root: Path) -> dict[str, tuple[str, int, bytes]]:
 
 
 @check(promise="files.upload", title="A tree goes in and comes out the same: modes, links, empty folders, odd names")
-async def tree_makes_the_round_trip(context: Context) -> None:
-    box = await context.open()
+async def tree_makes_the_round_trip(context: Context, box: AsyncSandbox) -> None:
     source, back = context.scratch / "source", context.scratch / "back"
     source.mkdir()
     plant_host_tree(source)
@@ -60,8 +60,7 @@ async def tree_makes_the_round_trip(context: Context) -> None:
 
 @check(promise="files.upload", title="One file goes to a name, into a folder, or replaces one; its mode is kept",
        raises=("files.upload:FileNotFoundError",))  # fmt: skip
-async def single_files_are_copied(context: Context) -> None:
-    box = await context.open()
+async def single_files_are_copied(context: Context, box: AsyncSandbox) -> None:
     source = context.scratch / "tool.sh"
     source.write_text("#!/bin/sh\n")
     source.chmod(0o750)
@@ -79,8 +78,7 @@ async def single_files_are_copied(context: Context) -> None:
 @check(promise="files.download", title="One file comes to a name, into a folder, or replaces one; nothing half is left",
        raises=("files.download:SandboxFileNotFoundError", "files.download:SandboxFileTooLargeError",
                "files.download:FileExistsError"))  # fmt: skip
-async def single_files_come_out(context: Context) -> None:
-    box = await context.open()
+async def single_files_come_out(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("data.bin", bytes(range(256)), mode=0o600)
     await box.files.write("tree/file", b"x" * 2000)
     home = context.scratch / "home"
@@ -100,8 +98,7 @@ async def single_files_come_out(context: Context) -> None:
 
 
 @check(promise="files.download", title="Links that lead out of the folder never come out, and none is ever followed")
-async def hostile_links_stay_inside(context: Context) -> None:
-    box = await context.open()
+async def hostile_links_stay_inside(context: Context, box: AsyncSandbox) -> None:
     secret = context.scratch / "secret"
     secret.mkdir()
     (secret / "key").write_text("hush")
@@ -123,8 +120,7 @@ async def hostile_links_stay_inside(context: Context) -> None:
 
 
 @check(promise="files.download", title="setuid bits and devices never reach the host")
-async def privileges_stay_inside(context: Context) -> None:
-    box = await context.open()
+async def privileges_stay_inside(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("tree/su", "x")
     await box.files.chmod("tree/su", 0o4755)
     await box.exec(["mkfifo", "tree/fifo"])
@@ -137,8 +133,7 @@ async def privileges_stay_inside(context: Context) -> None:
 
 @check(promise="files.pack", title="pack gives a tar with relative names; unpack lays one down and counts",
        raises=("files.pack:SandboxFileNotFoundError",))  # fmt: skip
-async def archives_are_packed_and_unpacked(context: Context) -> None:
-    box = await context.open()
+async def archives_are_packed_and_unpacked(box: AsyncSandbox) -> None:
     await box.files.write("tree/a/file", "content", mode=0o600)
     await box.files.mkdir("tree/empty", mode=0o711)
     await box.files.symlink("tree/link", "a/file")
@@ -161,8 +156,7 @@ async def archives_are_packed_and_unpacked(context: Context) -> None:
 
 @check(promise="files.unpack", title="A broken archive, or a member that leads out of the folder, is refused",
        raises=("files.unpack:SandboxFileError",))  # fmt: skip
-async def hostile_archives_are_refused(context: Context) -> None:
-    box = await context.open()
+async def hostile_archives_are_refused(box: AsyncSandbox) -> None:
     await box.files.mkdir("target")
     whole = make_tar(("file", b"x" * 5000))
     for number, data in enumerate(
@@ -183,8 +177,7 @@ async def hostile_archives_are_refused(context: Context) -> None:
 
 
 @check(promise="4", title="A tree of 64 MB goes in and out with our own memory flat", needs=frozenset({"bounded"}))
-async def large_tree_is_bounded(context: Context) -> None:
-    box = await context.open()
+async def large_tree_is_bounded(context: Context, box: AsyncSandbox) -> None:
     source = context.scratch / "large"
     source.mkdir()
     for number in range(4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from corral.base.files import AsyncFiles
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
     SandboxFileError,
@@ -23,8 +24,7 @@ from corral.tools.permission import OperationRules, Permissions, Rule, real_path
 
 @check(promise="files.move", title="move renames files, folders and links; overwrite=False refuses",
        raises=("files.move:SandboxFileNotFoundError", "files.move:SandboxFileExistsError"))  # fmt: skip
-async def move_renames(context: Context) -> None:
-    files = (await context.open()).files
+async def move_renames(files: AsyncFiles) -> None:
     await files.write("a", "a")
     await files.write("b", "b")
     await files.symlink("link", "nowhere")
@@ -49,8 +49,7 @@ async def move_renames(context: Context) -> None:
 
 @check(promise="files.remove", title="remove takes files, links and empty folders; recursive takes all; missing_ok",
        raises=("files.remove:SandboxFileNotFoundError", "files.remove:SandboxFileExistsError"))  # fmt: skip
-async def remove_removes(context: Context) -> None:
-    files = (await context.open()).files
+async def remove_removes(files: AsyncFiles) -> None:
     await files.write("keep/x", "x")
     await files.write("full/a/b/c", "x")
     await files.symlink("full/link", "../keep")
@@ -74,8 +73,7 @@ async def remove_removes(context: Context) -> None:
     title="A tree deeper than a path can say is removed",
     needs=frozenset({"shell", "processes"}),
 )
-async def deep_tree_is_removed(context: Context) -> None:
-    box = await context.open()
+async def deep_tree_is_removed(box: AsyncSandbox) -> None:
     name = "d" * 200
     await box.exec(
         f"mkdir deep && cd deep && for n in $(seq 60); do mkdir {name} && cd -P {name} || exit 1; done", check=True
@@ -86,8 +84,7 @@ async def deep_tree_is_removed(context: Context) -> None:
 
 @check(promise="files.mkdir", title="mkdir makes folders; one that is there is fine with parents only",
        raises=("files.mkdir:SandboxFileExistsError", "files.mkdir:SandboxFileNotFoundError"))  # fmt: skip
-async def mkdir_makes_folders(context: Context) -> None:
-    files = (await context.open()).files
+async def mkdir_makes_folders(files: AsyncFiles) -> None:
     await files.mkdir("a/b/c", mode=0o700)
     equal((await files.stat("a/b/c")).mode, 0o700)
     equal((await files.stat("a")).mode, 0o755)
@@ -102,8 +99,7 @@ async def mkdir_makes_folders(context: Context) -> None:
 
 @check(promise="files.symlink", title="symlink makes a link of any text, and never replaces",
        raises=("files.symlink:SandboxFileExistsError",))  # fmt: skip
-async def symlink_makes_links(context: Context) -> None:
-    files = (await context.open()).files
+async def symlink_makes_links(files: AsyncFiles) -> None:
     for name, target in (("a", "missing"), ("b", "/etc"), ("c", "../../x"), ("d", "with space\nand newline")):
         await files.symlink(name, target)
         equal((await files.stat(name, follow=False)).target, target)
@@ -112,8 +108,7 @@ async def symlink_makes_links(context: Context) -> None:
 
 @check(promise="files.chmod", title="chmod sets permission bits, through links",
        raises=("files.chmod:SandboxFileNotFoundError",))  # fmt: skip
-async def chmod_sets_bits(context: Context) -> None:
-    files = (await context.open()).files
+async def chmod_sets_bits(files: AsyncFiles) -> None:
     await files.write("file", "x")
     await files.symlink("link", "file")
     for mode in (0o000, 0o400, 0o755, 0o644):
@@ -124,8 +119,7 @@ async def chmod_sets_bits(context: Context) -> None:
 
 @check(promise="files.watch", title="watch tells of changes below a folder, also in new ones, until it is closed",
        needs=frozenset({"watch"}))  # fmt: skip
-async def watch_tells_of_changes(context: Context) -> None:
-    box = await context.open()
+async def watch_tells_of_changes(box: AsyncSandbox) -> None:
     await box.files.mkdir("watched/inner")
     seen: list[WatchEvent] = []
 
@@ -160,8 +154,7 @@ async def watch_tells_of_changes(context: Context) -> None:
 
 @check(promise="files.watch", title="watch needs a folder", needs=frozenset({"watch"}),
        raises=("files.watch:SandboxFileNotFoundError", "files.watch:SandboxNotFolderError"))  # fmt: skip
-async def watch_needs_a_folder(context: Context) -> None:
-    files = (await context.open()).files
+async def watch_needs_a_folder(files: AsyncFiles) -> None:
     await files.write("file", "x")
     await raises(SandboxFileNotFoundError, anext(files.watch("missing")))
     await raises(SandboxNotFolderError, anext(files.watch("file")))
@@ -170,7 +163,6 @@ async def watch_needs_a_folder(context: Context) -> None:
 # Files that are no plain files, and names that are no plain names.
 
 REAL = frozenset({"shell", "processes"})
-
 ODD_NAMES = (
     " ", "a b", "-dash", "--", "new\nline", "tab\t", "co:lon", "quo'te\"", "back\\slash", "$(id)", "*", "?", "[x]",
     "ünï", "\u2028",
@@ -180,8 +172,7 @@ ODD_NAMES = (
 
 @check(promise="files.read", title="A FIFO or a device is refused, and nobody waits for it",
        raises=("files.read:SandboxFileKindError", "files.write:SandboxFileKindError"))  # fmt: skip
-async def special_file_is_refused(context: Context) -> None:
-    box = await context.open()
+async def special_file_is_refused(context: Context, box: AsyncSandbox) -> None:
     await box.exec(["mkfifo", "fifo"], check=True)
     for path in ("fifo", "/dev/null"):
         await raises(SandboxFileKindError, box.files.read(path))
@@ -197,8 +188,7 @@ async def special_file_is_refused(context: Context) -> None:
 
 @check(promise="files.read", title="Endless devices, sockets and files of /proc are refused", needs=REAL,
        raises=("files.read:SandboxFileKindError",))  # fmt: skip
-async def endless_file_is_refused(context: Context) -> None:
-    box = await context.open()
+async def endless_file_is_refused(box: AsyncSandbox) -> None:
     for path in ("/dev/zero", "/dev/urandom", "/proc/self/status", "/proc/self/mem", "/dev/stdin"):
         await raises((SandboxFileKindError, OSError), box.files.read(path, max_bytes=1000))
     for path in ("/dev/zero", "/proc/self/status", "/proc/version"):
@@ -206,8 +196,7 @@ async def endless_file_is_refused(context: Context) -> None:
 
 
 @check(promise="4", title="A sparse terabyte is refused at once; a stream of it may be left", needs=REAL)
-async def sparse_terabyte_is_refused(context: Context) -> None:
-    box = await context.open()
+async def sparse_terabyte_is_refused(context: Context, box: AsyncSandbox) -> None:
     made = await box.exec("truncate -s 1T sparse || truncate -s 1G sparse")
     if made.exit_code != 0:
         return  # the sandbox's own limit for one file came first
@@ -221,8 +210,7 @@ async def sparse_terabyte_is_refused(context: Context) -> None:
 
 
 @check(promise="4", title="A file that grows while it is read ends at the size it had", needs=REAL)
-async def growing_file_ends(context: Context) -> None:
-    box = await context.open()
+async def growing_file_ends(box: AsyncSandbox) -> None:
     writer = await box.start("while :; do head -c 100000 /dev/zero >> grows; done")
     await until(lambda: _is_larger(box, "grows", 1_000_000), True, "it does not grow")
     size = (await box.files.stat("grows")).size
@@ -237,8 +225,7 @@ async def growing_file_ends(context: Context) -> None:
 
 
 @check(promise="files", title="Names with newlines, quotes, colons, dashes or invalid UTF-8 work in every method")
-async def odd_names_work(context: Context) -> None:
-    files = (await context.open()).files
+async def odd_names_work(files: AsyncFiles) -> None:
     for name in ODD_NAMES:
         path = f"odd/{name}"
         await files.write(path, f"content of {name!r}")
@@ -257,8 +244,7 @@ async def odd_names_work(context: Context) -> None:
 
 
 @check(promise="files", title="Programs and the file methods see the same odd names", needs=REAL)
-async def odd_names_are_the_same_for_programs(context: Context) -> None:
-    box = await context.open()
+async def odd_names_are_the_same_for_programs(box: AsyncSandbox) -> None:
     for name in ODD_NAMES:
         await box.exec(["touch", "--", name], check=True)
     equal([file.name for file in await box.files.list()], sorted(ODD_NAMES))
@@ -272,9 +258,7 @@ async def _is_larger(box: AsyncSandbox, path: str, size: int) -> bool:
 # Links that are put in a path after rules were asked about it: they must not lead past the rules.
 
 _SECRET = "secret\n"
-
 _LARGE_BYTES = 5 * 1024 * 1024
-
 """More than a backend moves in one piece, so that a stream takes every way it may take."""
 
 
@@ -335,8 +319,7 @@ async def link_that_comes_with_the_approval_is_refused(context: Context) -> None
 
 
 @check(promise="files", title="A path whose links were followed works as any other")
-async def followed_path_works(context: Context) -> None:
-    box = await context.open()
+async def followed_path_works(box: AsyncSandbox) -> None:
     path = await _follow(box, "new/folder/a file\n")
     await box.files.write(path, "one\n")
     await box.files.write(path, "two\n", append=True)

@@ -1,7 +1,8 @@
 """Probes for the kernel's surface: what the seccomp list, the namespaces' limits and the empty capabilities must stop.
 
 Calls are made with arguments that have no effect. A refusal is EPERM, EACCES or ENOSYS; any other error means that the
-kernel has looked at the arguments, hence that nothing stood before it."""
+kernel has looked at the arguments, hence that nothing stood before it.
+"""
 
 from __future__ import annotations
 
@@ -111,18 +112,14 @@ PROCESS_MEMORY = _calls(
 )  # fmt: skip
 
 IO_URING = _calls("set-up-io-uring", "escape", '"io_uring": lambda: kernel("io_uring_setup", 1, None)')
-
 BPF = _calls(
     "load-bpf-programs", "escape", '"bpf": lambda: kernel("bpf", 0, None, 0), "prog": lambda: kernel("bpf", 5, None, 0)'
 )
-
 PERF = _calls("count-kernel-events", "host_leak", '"perf": lambda: kernel("perf_event_open", None, 0, -1, -1, 0)')
-
 USERFAULTFD = _calls(
     "hold-the-kernel-at-a-page-fault", "escape",
     '"any": lambda: kernel("userfaultfd", 0), "user mode": lambda: kernel("userfaultfd", 1)',
 )  # fmt: skip
-
 KEYRINGS = _calls(
     "use-the-hosts-keyrings", "lateral",
     """
@@ -131,11 +128,8 @@ KEYRINGS = _calls(
     None, -1),
     """,
 )  # fmt: skip
-
 SECRET_MEMORY = _calls("hide-memory-from-the-host", "host_dos", '"secret": lambda: kernel("memfd_secret", 0)')
-
 FANOTIFY = _calls("watch-whole-file-systems", "host_leak", '"init": lambda: kernel("fanotify_init", 0x200, 0)')
-
 MODULES = _calls(
     "load-kernel-code", "escape",
     """
@@ -144,7 +138,6 @@ MODULES = _calls(
     "kexec file": lambda: kernel("kexec_file_load", -1, -1, 0, b"", 0),
     """,
 )  # fmt: skip
-
 OPERATION = _calls(
     "operate-the-host", "host_dos",
     """
@@ -154,7 +147,6 @@ OPERATION = _calls(
     "log size": lambda: kernel("syslog", 10, None, 0),
     """,
 )  # fmt: skip
-
 CLOCKS = _calls(
     "set-the-hosts-clock", "host_dos",
     """
@@ -162,17 +154,14 @@ CLOCKS = _calls(
     "adjust": lambda: kernel("adjtimex", None), "adjust clock": lambda: kernel("clock_adjtime", 0, None),
     """,
 )  # fmt: skip
-
 NAMES = _calls(
     "rename-the-machine", "info",
     '"host": lambda: kernel("sethostname", b"x", 1), "domain": lambda: kernel("setdomainname", b"x", 1)',
 )  # fmt: skip
-
 MOUNT_QUERIES = _calls(
     "ask-for-mounts-past-proc", "host_leak",
     '"list": lambda: kernel("listmount", None, None, 0, 0), "stat": lambda: kernel("statmount", None, None, 0, 0)',
 )  # fmt: skip
-
 CACHE_STATE = _calls(
     "see-what-others-have-cached", "info", '"cachestat": lambda: kernel("cachestat", 0, None, None, 0)'
 )

@@ -1,6 +1,7 @@
 """Probes for resources: bombs, each bounded, each tried beyond the sandbox's limit and never far beyond.
 
-A bomb holds what it took for a moment, in which the host and the neighbour must be able to work."""
+A bomb holds what it took for a moment, in which the host and the neighbour must be able to work.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,6 @@ from corral.testing.hostile.probe import (
 )
 
 _SLACK = 16
-
 _FORKS, _BYTES, _INODES = 3000, 3 << 30, 100_000
 
 FORKS = Probe(
@@ -183,7 +183,7 @@ try_all({"truncate": lambda: attempt(lambda d: os.ftruncate(d, 1 << 40)),
 )  # fmt: skip
 
 
-def _exhaust(name: str, take: str, allowed: str, why: str, neighbour: str, *, goal: int = 20000) -> Probe:
+def _exhaust(name: str, take: str, allowed: str, why: str, neighbour: str) -> Probe:
     return Probe(
         name, "resources", "neighbour_dos", why,
         f"""
@@ -192,7 +192,7 @@ why = "the goal"
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 try:
-    for _ in range({goal}):
+    for _ in range(20000):
         taken.append({take})
 except OSError as error:
     why = name_of(error.errno)
@@ -207,7 +207,6 @@ DESCRIPTORS = _exhaust(
     "use-up-descriptors", 'os.open("/dev/null", os.O_RDONLY)', 'T["limits"]["open_files"]', "RLIMIT_NOFILE",
     "[open('/dev/null') for _ in range(100)]",
 )  # fmt: skip
-
 INOTIFY = _exhaust(
     "use-up-inotify-instances", 'kernel("inotify_init1", 0)',
     # With one user id, what is taken is taken from the user of the host and from all of its other sandboxes.
@@ -216,18 +215,15 @@ INOTIFY = _exhaust(
     "a limit of the user namespace, and a creator uid of its own",
     'kernel("inotify_init1", 0)',
 )  # fmt: skip
-
 TERMINALS = _exhaust(
     "use-up-pseudo-terminals", 'os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)', "64",
     "a devpts instance with a maximum",
     'os.open("/dev/ptmx", os.O_RDWR)',
 )  # fmt: skip
-
 _QUEUE = (
     '(signal.pthread_sigmask(signal.SIG_BLOCK, [40]), kernel("rt_sigqueueinfo", os.getpid(), 40, '
     'ctypes.create_string_buffer(struct.pack("=iii", 40, 0, -1) + bytes(116))))'
 )
-
 SIGNALS = _exhaust("queue-signals-without-end", _QUEUE, "4096", "RLIMIT_SIGPENDING in the user namespace", _QUEUE)
 
 
@@ -278,9 +274,7 @@ while True:
 # Probes for what the host keeps of a sandbox outside its quota: the host counts blocks of its own disk.
 
 _OWN_STORAGE = ("disk", "disk.img")
-
 _SLACK_BYTES = 16 << 20
-
 _PROGRAMS = 40
 
 

@@ -270,7 +270,6 @@ held("ready")
 )  # fmt: skip
 
 _LOOKED_UP = ("/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/localtime")
-
 _TAKE_AWAY = 'for f; do [ -p "$f" ] && rm -f "$f"; [ -e "$f.old" ] && mv "$f.old" "$f"; done; true'
 
 
@@ -308,14 +307,11 @@ for path in LOOKED_UP:
         continue
 held(f"planted {len(planted)}")
 """.replace("LOOKED_UP", repr(_LOOKED_UP))
-
 _NOTHING_LOADED = "the file agent loads nothing from the sandbox's files"
-
 NAME_SERVICE = Probe(
     "plant-a-name-service-for-the-file-agent", "files", "escape", _NOTHING_LOADED, _NAME_SERVICE,
     after=_ask_the_agent, alone=True,
 )  # fmt: skip
-
 NAME_SERVICE_AS_ROOT = Probe(
     "plant-a-name-service-for-the-file-agent-as-root-inside", "files", "escape", _NOTHING_LOADED, _NAME_SERVICE,
     after=functools.partial(_ask_the_agent, user="root"), alone=True, user="root",
@@ -359,7 +355,6 @@ held("ready")
 # A probe for what all sandboxes start from: whoever else is on the host must not be able to put something into it.
 
 _FIRST_WITHOUT_LOGIN = 0x7000_0000
-
 _SHOWN = "base"
 
 
