@@ -122,6 +122,12 @@ class Capture:
             state.tail_bytes += len(data)
             self._trim(state)
 
+    def leave_out(self, stream: StreamName, count: int) -> None:
+        """So many bytes of its middle were left out before they came here."""
+        state = self._streams[stream]
+        state.total += count
+        state.dropped += count
+
     def room(self, stream: StreamName) -> int | None:
         """How much more of a stream is best read at once; None if it does not matter."""
         state = self._streams[stream]
@@ -395,6 +401,11 @@ class AsyncProcess(ABC):
             subscribers = list(self._subscribers)
         lagging = [subscriber.push(chunk) for subscriber in subscribers]
         return self._ask_for_room() or any(lagging)
+
+    def leave_out(self, stream: StreamName, count: int) -> None:
+        """Count output that the backend does not pass on, because it would not be kept."""
+        with self._lock:
+            self._capture.leave_out(stream, count)
 
     def room(self, stream: StreamName) -> int | None:
         """How much of a stream is best read at once; None if it does not matter."""

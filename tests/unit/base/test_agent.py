@@ -1,8 +1,11 @@
 """The agent inside, as a child of ours: what it runs, passes on and ends; also on systems other than Linux."""
 
 import asyncio
+import contextlib
+import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -168,3 +171,23 @@ async def test_all_ends_with_the_host(inside: Inside, tmp_path: Path) -> None:
     await asyncio.to_thread(inside.child.process.wait, HANG_SECONDS)
     await until_gone(marker)
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_size_that_an_agent_makes_up_does_not_keep_the_event_loop_busy(inside: Inside) -> None:
+    process = await inside.start("/bin/sh", "-c", "read line", stdin=True)
+    for size in (1 << 60, -1, 10**300):
+        message = json.dumps({"stream": "o", "bytes": size}).encode()
+        with contextlib.suppress(ValueError):
+            process.hear(b"k", message)  # as the channel does it, in the event loop of all sandboxes
+    await process.close_stdin()
+    result = await process.wait(timeout=HANG_SECONDS)
+    assert result.truncated
+    assert f"{1 << 60} bytes of stdout left out" in result.stdout
+
+
+async def test_beginning_and_end_of_long_output_that_is_not_listened_to_are_kept(inside: Inside) -> None:
+    text = "import sys; sys.stdout.write('a' * 3_000_000 + 'b' * 3_000_000)"
+    result = await inside.run(sys.executable, "-c", text, quiet=True)
+    half = 1 << 19
+    left = 6_000_000 - 2 * half
+    assert result.stdout == "a" * half + f"\n[corral: {left} bytes of stdout left out]\n" + "b" * half

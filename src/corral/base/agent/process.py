@@ -38,7 +38,7 @@ _GRACE_SECONDS = 10.0
 """If what runs inside does not keep a timeout or an end, the whole channel is ended so much later."""
 _ASK_SECONDS = 10.0
 _REST_SECONDS = 10.0
-_SKIP_BYTES = 1024 * 1024
+_MAX_SKIPPED_BYTES = 1 << 62
 _STREAMS: dict[bytes, StreamName] = {b"o": "stdout", b"e": "stderr"}
 _PACKED: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 _NOTES = ("counted inside by wait4: the program and the children that it waited for",)
@@ -207,12 +207,11 @@ class AgentProcess(AsyncProcess):
             self._acknowledge()
 
     def _skip(self, message: dict[str, Any]) -> None:
-        """What was left out inside, because nobody would keep it, is counted."""
+        """Count what was left out inside, because it would not be kept. The number comes from inside: any is possible."""
         stream, left = _STREAMS[str(message["stream"]).encode()], int(message["bytes"])
-        nothing = bytes(min(left, _SKIP_BYTES))
-        while left > 0:
-            self.feed(stream, nothing[:left])
-            left -= len(nothing)
+        if not 0 < left <= _MAX_SKIPPED_BYTES:
+            raise ValueError("not a size")
+        self.leave_out(stream, left)
 
     def _acknowledge(self) -> None:
         with self._ack_lock:
