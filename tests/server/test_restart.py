@@ -152,3 +152,20 @@ async def test_one_that_ends_by_itself_is_in_error_and_says_so(own_server: Serve
     with pytest.raises(DaytonaConflictError, match="the backend no longer has it"):
         seen.recover()
     daytona.delete(seen)
+
+
+async def test_sandbox_that_was_ended_before_anybody_connected_can_be_asked_for_a_snapshot_and_deleted(
+    own_server: ServedProcess,
+) -> None:
+    box = make_client(own_server).create()
+    own_server.kill()
+    own_server.start()
+    await own_server.end_sandboxes()
+    async with (
+        asyncio.timeout(30),  # a lock that is never released keeps both waiting
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {own_server.key}"}) as session,
+    ):
+        async with session.post(f"{own_server.url}/sandbox/{box.id}/snapshot", json={"name": "late"}) as answer:
+            assert answer.status == 404
+        async with session.delete(f"{own_server.url}/sandbox/{box.id}") as answer:
+            assert answer.status == 200

@@ -187,8 +187,10 @@ class Lifecycle:
         async with sandbox.locked():
             sandbox.turn("destroying", desired="destroyed", intent="delete", reason=sandbox.row.error_reason)
             steps.reached("delete:intent-written")
-            box = box or sandbox.release()
-            await self.end_at_backend(sandbox, box)
+            later = sandbox.release()  # a call may have connected again while we waited
+            if box is not None and later is not None:
+                await box.aclose()
+            await self.end_at_backend(sandbox, later or box)
             steps.reached("delete:ended")
             self.sandboxes.remove(sandbox)
             steps.reached("delete:forgotten")

@@ -457,6 +457,10 @@ class Sandboxes:
         except BaseException:
             await box.aclose()
             raise
+        if (other := sandbox.handle) is not None:  # also in the meantime: by a start, or by a caller with the lock
+            if other.box is not box:
+                await box.aclose()
+            return other
         return sandbox.hold(box)
 
     async def end_orphans(self, sandbox: LivingSandbox, box: AsyncSandbox) -> None:

@@ -72,7 +72,7 @@ async def _find_idle(lifecycle: Lifecycle, sandbox: LivingSandbox) -> AsyncSandb
     if sandbox.is_busy:
         return None
     try:
-        box = (sandbox.handle or await lifecycle.sandboxes.connect(sandbox)).box
+        box = (sandbox.handle or await lifecycle.sandboxes.connect_now(sandbox)).box
         usage = await box.usage()
         if (usage.disk_bytes or 0) < LARGE_BYTES or usage.processes != 0:
             return None
