@@ -95,15 +95,17 @@ class Packer:
 class Parser:
     """From bytes as they come to whole frames. What comes is hostile: a frame is bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MAX_FRAME_BYTES) -> None:
+        """`most`: how many bytes a frame may have."""
         self._buffer = bytearray()
+        self._most = most
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
         """Whole frames. Raises: ValueError for what can't be one."""
         self._buffer += data
         while len(self._buffer) >= HEAD.size:
             kind, number, size = HEAD.unpack_from(self._buffer)
-            if size > MAX_FRAME_BYTES:
+            if size > self._most:
                 raise ValueError("a frame is too long")
             if len(self._buffer) < HEAD.size + size:
                 return

@@ -138,12 +138,17 @@ def is_of_proc(descriptor: int) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _has_openat2() -> bool:
-    """Asked once: an older kernel and a container's filter refuse it, and no error of a path is mistaken for that."""
+    """Asked once: an older kernel and a container's filter refuse it, and no error of a path is mistaken for that.
+
+    Raises: OSError where it can't be known now: programs may have used up memory or descriptors for a moment.
+    """
     if _libc is None:
         return False
     try:
         os.close(openat2(HERE, b"/", os.O_PATH, resolve=0))
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR):
+            raise
         return False
     return True
 

@@ -19,6 +19,7 @@ from corral.backends.unsafe_subprocess.agent import Child, get_portal
 from corral.base.agent.channel import Channel, agent_text
 from corral.base.agent.process import AgentProcess, Task
 from corral.errors import CorralError, ExecError
+from corral.inside.frames import HEAD
 from corral.protocol import SpawnRequest
 from corral.results import ExecResult
 
@@ -191,3 +192,12 @@ async def test_beginning_and_end_of_long_output_that_is_not_listened_to_are_kept
     half = 1 << 19
     left = 6_000_000 - 2 * half
     assert result.stdout == "a" * half + f"\n[corral: {left} bytes of stdout left out]\n" + "b" * half
+
+
+async def test_frame_that_no_agent_sends_ends_the_channel_before_it_is_read(inside: Inside) -> None:
+    process = await inside.start("sleep", "100")
+    channel = inside.channel
+    assert channel is not None
+    with pytest.raises(ValueError, match="too long"):
+        channel._take(HEAD.pack(b"x", 1, 1 << 24))
+    await process.aclose()

@@ -1,10 +1,12 @@
 """The way to a file by descriptors: a link on it is found, wherever it is."""
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
+from corral.inside import nolinks
 from corral.inside.nolinks import LinkFoundError, open_file, open_folder, split
 
 
@@ -49,3 +51,16 @@ def test_missing_folders_are_made_where_asked(top: Path) -> None:
     assert (top / "real/new/er").is_dir()
     with pytest.raises(NotADirectoryError):
         open_folder(top, ["real", "inner", "file"])
+
+
+def test_want_of_descriptors_is_not_taken_for_a_kernel_without_the_call(top: Path) -> None:
+    has = nolinks._has_openat2()
+    nolinks._has_openat2.cache_clear()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            nolinks.open_path(str(top), os.O_RDONLY, magic=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert nolinks._has_openat2() == has, "asked again, not remembered"

@@ -17,6 +17,8 @@ AGENT_PARTS = (
     "processes", "trees", "starting", "pipes", "ready", "frames", "agent.job", "agent.warden", "agent.loop"
 )  # fmt: skip
 
+_MAX_HEARD_BYTES = 256 * 1024
+"""An agent's frames are pieces of output and small messages. What is longer is forged, and costs us memory and time."""
 _BOOT_SECONDS = 45.0
 _END_SECONDS = 10.0
 _ASK_SECONDS = 2.0
@@ -90,7 +92,7 @@ class Channel:
         self._is_resting = is_resting
         self._listeners: dict[int, Listener] = {}
         self._numbers = 0
-        self._parser = Parser()
+        self._parser = Parser(_MAX_HEARD_BYTES)
         self._booted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._outbox: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._tasks: set[asyncio.Future[Any]] = set()
