@@ -201,3 +201,19 @@ async def test_frame_that_no_agent_sends_ends_the_channel_before_it_is_read(insi
     with pytest.raises(ValueError, match="too long"):
         channel._take(HEAD.pack(b"x", 1, 1 << 24))
     await process.aclose()
+
+
+async def test_more_output_than_was_asked_for_ends_the_channel_and_is_not_kept(inside: Inside) -> None:
+    process = await inside.start("sleep", "2", listened=True)  # no host owns this agent: it stays until its program ends
+    output = process.output()
+    for _ in range(256):
+        get_portal().loop.call_soon_threadsafe(process.hear, b"o", bytes(64 * 1024))
+    kept = 0
+    async with asyncio.timeout(HANG_SECONDS):
+        with contextlib.suppress(CorralError):
+            await asyncio.sleep(0.5)  # a reader that lags
+            async for chunk in output:
+                kept += len(chunk.data)
+    assert kept < 8 << 20
+    assert inside.channel is not None
+    assert inside.channel.lost

@@ -201,6 +201,12 @@ class AgentProcess(AsyncProcess):
         with self._ack_lock:
             self._owed += len(data)
             self._lagging = True  # first: a reader that catches up meanwhile must find something to resume
+            forged = self._owed > WINDOW_BYTES + 2 * PIECE_BYTES + self._request.output_limit_bytes
+        if forged:
+            # An agent sends no more than we have taken, but for the end of output beyond its limit: this is another.
+            if self._channel is not None:
+                self._channel.give_up()
+            return
         if not self.feed(stream, data):
             with self._ack_lock:
                 self._lagging = False
