@@ -204,7 +204,7 @@ async def test_frame_that_no_agent_sends_ends_the_channel_before_it_is_read(insi
 
 
 async def test_more_output_than_was_asked_for_ends_the_channel_and_is_not_kept(inside: Inside) -> None:
-    process = await inside.start("sleep", "2", listened=True)  # no host owns this agent: it stays until its program ends
+    process = await inside.start("sleep", "2", listened=True)  # the agent stays as long as this
     output = process.output()
     for _ in range(256):
         get_portal().loop.call_soon_threadsafe(process.hear, b"o", bytes(64 * 1024))

@@ -213,7 +213,7 @@ class AgentProcess(AsyncProcess):
             self._acknowledge()
 
     def _skip(self, message: dict[str, Any]) -> None:
-        """Count what was left out inside, because it would not be kept. The number comes from inside: any is possible."""
+        """Count what was left out inside, because it would not be kept. The number is hostile input."""
         stream, left = _STREAMS[str(message["stream"]).encode()], int(message["bytes"])
         if not 0 < left <= _MAX_SKIPPED_BYTES:
             raise ValueError("not a size")
