@@ -39,6 +39,9 @@ _GRACE_SECONDS = 10.0
 _ASK_SECONDS = 10.0
 _REST_SECONDS = 10.0
 _MAX_SKIPPED_BYTES = 1 << 62
+_MOST_OWED_BYTES = WINDOW_BYTES + 2 * PIECE_BYTES + 4 * 1024 * 1024
+"""An agent sends no more than we have taken, but for what the pipes of a program that has ended still hold (a megabyte
+each), and for the end of output beyond its limit."""
 _STREAMS: dict[bytes, StreamName] = {b"o": "stdout", b"e": "stderr"}
 _PACKED: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 _NOTES = ("counted inside by wait4: the program and the children that it waited for",)
@@ -201,9 +204,9 @@ class AgentProcess(AsyncProcess):
         with self._ack_lock:
             self._owed += len(data)
             self._lagging = True  # first: a reader that catches up meanwhile must find something to resume
-            forged = self._owed > WINDOW_BYTES + 2 * PIECE_BYTES + self._request.output_limit_bytes
+            forged = self._owed > _MOST_OWED_BYTES + self._request.output_limit_bytes
         if forged:
-            # An agent sends no more than we have taken, but for the end of output beyond its limit: this is another.
+            # Not of our agent, which sends no more: a program has written to the channel.
             if self._channel is not None:
                 self._channel.give_up()
             return
