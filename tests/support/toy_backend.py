@@ -59,8 +59,8 @@ class ToyProcess(AsyncProcess):
         child, begun = self._child, time.monotonic()
         streams: dict[Any, StreamName] = {child.stdout: "stdout", child.stderr: "stderr"}
         while streams:
-            ready = select.select([*streams], [], [], 0.01)[0]
-            if not ready and child.poll() is not None:
+            ended, ready = child.poll() is not None, select.select([*streams], [], [], 0.01)[0]  # in this order
+            if not ready and ended:
                 break  # what a child in the background still holds open is not waited for
             for pipe in ready:
                 if not (data := os.read(pipe.fileno(), self.room(streams[pipe]) or 65536)):
