@@ -37,7 +37,18 @@ def public(cls: type) -> set[str]:
         (
             Process,
             AsyncProcess,  # what a backend calls is not for users
-            {"aclose", "end_rest", "end_tree", "feed", "finish", "record", "resume_reading", "room", "stop_waiting"}
+            {
+                "aclose",
+                "end_rest",
+                "end_tree",
+                "feed",
+                "leave_out",
+                "finish",
+                "record",
+                "resume_reading",
+                "room",
+                "stop_waiting",
+            }
             | {"clear_at_end"},
         ),
         (Recorded, MemoryRecorded, {"describe"}),
