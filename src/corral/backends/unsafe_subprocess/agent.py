@@ -66,10 +66,10 @@ class Child:
             raise
         finally:
             theirs.close()
-        for process in [process for process in _processes if process.poll() is not None]:
-            _processes.discard(process)
-        _processes.add(self.process)
-        _children.add(self)
+        with _lock:  # sandboxes are made in several threads at once
+            _processes.difference_update([process for process in _processes if process.poll() is not None])
+            _processes.add(self.process)
+            _children.add(self)
         _register()
 
     async def open(self, take: Take) -> None:
@@ -114,7 +114,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        _processes.discard(self.process)
+        with _lock:
+            _processes.discard(self.process)
 
     @property
     def is_ours(self) -> bool:
@@ -216,11 +217,13 @@ def _register() -> None:
 
 def end_all() -> None:
     """At exit: end what is ours, without an event loop."""
-    for child in list(_children):
+    with _lock:
+        children, processes = list(_children), list(_processes)
+    for child in children:
         if child.is_ours:
             child.close()
     deadline = time.monotonic() + _EXIT_SECONDS
-    for process in list(_processes):
+    for process in processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=max(0.0, deadline - time.monotonic()))
 
