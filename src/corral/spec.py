@@ -122,6 +122,23 @@ class Resources:
         return int(self.disk_bytes)
 
 
+class LimitOptions(TypedDict, total=False):
+    """Keywords of `resize`: the limits to change. None changes nothing."""
+
+    cpus: float | None
+    memory_bytes: int | None
+    disk_bytes: int | None
+    processes: int | None
+
+
+def given_limits(limits: LimitOptions) -> dict[str, Any]:
+    """The limits to change. Raises: TypeError for an unknown keyword."""
+    unknown = sorted(limits.keys() - LimitOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"resize() got an unexpected keyword argument {unknown[0]!r}")
+    return {name: value for name, value in limits.items() if value is not None}
+
+
 _OTHER_NAMES = {"cpu": "cpus", "memory": "memory_bytes", "disk": "disk_bytes"}
 
 

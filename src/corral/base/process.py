@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import inspect
+import signal as signals
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from corral.errors import CorralError, ExecError, InvalidCommandError
-from corral.protocol import OnOutput, Stdin
+from corral.protocol import OnOutput, SpawnRequest, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
 _MAX_SEGMENTS = 10_000
@@ -336,11 +337,15 @@ class _Subscriber:
 class AsyncProcess(ABC):
     """A program that runs in the background. It outlives the call that started it, never the sandbox."""
 
-    def __init__(self, *, output_limit_bytes: int, listened: bool = False) -> None:
-        self._capture = Capture(output_limit_bytes, waits=True)
+    def __init__(self, request: SpawnRequest, *, sandbox_id: str) -> None:
+        self._request = request
+        self._sandbox_id = sandbox_id
+        self._pid = 0
+        """Set by the backend when it has started."""
+        self._capture = Capture(request.output_limit_bytes, waits=True)
         self._asks = False
         # A reader's place is kept from the beginning, else a fast program would print beyond the limit before it comes.
-        self._reserved: _Subscriber | None = self._subscribe([]) if listened else None
+        self._reserved: _Subscriber | None = self._subscribe([]) if request.listened else None
         self._subscribers = [self._reserved] if self._reserved is not None else []
         self._tap: Callable[[OutputChunk], None] | None = None
         self._lock = threading.Lock()
@@ -349,34 +354,20 @@ class AsyncProcess(ABC):
 
     # What a backend provides.
 
-    @property
     @abstractmethod
-    def pid(self) -> int:
-        """Its process id inside."""
-
-    @abstractmethod
-    async def write(self, data: bytes | str) -> None:
-        """Write to its standard input (or its terminal).
-
-        Raises:
-            ExecError: its stdin is closed.
-        """
+    async def _write(self, data: bytes) -> bool:
+        """Write to its stdin, or its terminal. False if that is closed."""
 
     @abstractmethod
     async def close_stdin(self) -> None:
         """Close its stdin. On a terminal: send the end-of-file character."""
 
     @abstractmethod
-    async def signal(self, number: int) -> None:
-        """Signal the program's process group. Does nothing if the program has ended."""
+    async def _signal(self, number: int) -> None:
+        """Signal the process group of the running program."""
 
-    @abstractmethod
-    async def resize(self, *, rows: int, columns: int) -> None:
-        """Set the terminal's size.
-
-        Raises:
-            ExecError: it has no terminal.
-        """
+    async def _resize(self, *, rows: int, columns: int) -> None:  # noqa: B027 - not every backend has terminals
+        """Set the size of its terminal."""
 
     @abstractmethod
     def end_tree(self, reason: EndReason) -> None:
@@ -456,6 +447,40 @@ class AsyncProcess(ABC):
             subscriber.push(None)
 
     # What is the same for all.
+
+    @property
+    def pid(self) -> int:
+        """Its process id inside."""
+        return self._pid
+
+    async def write(self, data: bytes | str) -> None:
+        """Write to its standard input (or its terminal).
+
+        Raises:
+            ExecError: its stdin is closed.
+        """
+        if not await self._write(as_bytes(data)):
+            raise stdin_closed(self._sandbox_id)
+
+    async def signal(self, number: int) -> None:
+        """Signal the program's process group. Does nothing if the program has ended.
+
+        Raises:
+            ExecError: not a signal.
+        """
+        check_signal(number, sandbox_id=self._sandbox_id)
+        if not self.ended:
+            await self._signal(int(number))
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """Set the terminal's size.
+
+        Raises:
+            ExecError: it has no terminal.
+        """
+        if not self._request.pty or self.ended:
+            raise no_terminal(self._sandbox_id)
+        await self._resize(rows=rows, columns=columns)
 
     def record(self, tap: Callable[[OutputChunk], None], end: Callable[[Ending | BaseException], None]) -> None:
         """Tell one recorder of all output, also of what came before, and then of the end.
@@ -591,6 +616,24 @@ def as_bytes(data: bytes | str) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise ExecError(f"input must be bytes or a string, not {type(data).__name__}")
+
+
+def stdin_closed(sandbox_id: str) -> ExecError:
+    """The error for input that the program can't take any more."""
+    return ExecError("the program's stdin is closed", sandbox_id=sandbox_id, op="write")
+
+
+def no_terminal(sandbox_id: str) -> ExecError:
+    """The error for a resize without a terminal."""
+    text = "the program has no terminal, or it has been closed"
+    return ExecError(text, sandbox_id=sandbox_id, op="resize", hint="start it with pty=True")
+
+
+def check_signal(number: int, *, sandbox_id: str) -> None:
+    """Raises: ExecError unless it is the number of a signal."""
+    if isinstance(number, bool) or not 1 <= int(number) < signals.NSIG:
+        text = f"{number!r} is not a signal"
+        raise ExecError(text, sandbox_id=sandbox_id, op="signal", hint="for example signal.SIGTERM")
 
 
 def check_input(stdin: object) -> None:

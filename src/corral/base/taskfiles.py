@@ -10,16 +10,15 @@ from typing import Any
 
 from corral.base.agent.process import Task
 from corral.base.filereports import file_error
-from corral.base.files import CHUNK_BYTES, check_content, spool
+from corral.base.files import CHUNK_BYTES, WriteRequest
 from corral.base.process import AsyncProcess
-from corral.base.requestfiles import Message, RequestFiles
+from corral.base.requestfiles import Message, RequestFiles, describe_write
 from corral.base.shellfiles.running import SPOOL_BYTES, Known, measured
-from corral.errors import CapabilityError, CorralError, SandboxFileError, SandboxFileInterruptedError
+from corral.errors import CorralError, SandboxFileError, SandboxFileInterruptedError
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values
 from corral.paths import describe
 from corral.protocol import PathLike, SpawnRequest
-from corral.results import WatchEvent
 from corral.spec import USER
 
 FILE_PARTS = (
@@ -58,11 +57,9 @@ class TaskFiles(RequestFiles):
     def __init__(
         self, spawn: Spawn, *, workdir: str, sandbox_id: str, guard: Callable[[], None], disk_bytes: Callable[[], int]
     ) -> None:
-        super().__init__(workdir=workdir)
+        super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=guard)
         self._disk_bytes = disk_bytes
         self._spawn = spawn
-        self._sandbox_id = sandbox_id
-        self._guard = guard
 
     @contextlib.asynccontextmanager
     async def _task(
@@ -103,54 +100,32 @@ class TaskFiles(RequestFiles):
         target = self.at(path)
         async with self._task({"op": "read", **describe(target)}, path=target) as run:
             size = int((await run.line())["size"])
-            better = self._has_better_way(target, size)
-            if not better:
+            pieces = self._read_large(target, size)
+            if pieces is None:
                 async for piece in run.rest():
                     for offset in range(0, len(piece), chunk_bytes):
                         yield piece[offset : offset + chunk_bytes]
                 await run.end()
-        if better:
-            async for piece in self._read_large(target, size):
+        if pieces is not None:
+            async for piece in pieces:
                 for offset in range(0, len(piece), chunk_bytes):
                     yield piece[offset : offset + chunk_bytes]
 
-    def _has_better_way(self, target: str, size: int) -> bool:
-        """Whether a backend has another way for so much, which is `_read_large` and `_write_large`."""
-        return False
+    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes] | None:
+        """The content of a large file by another way than the agent; None if there is no better way."""
+        return None
 
-    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
-        raise NotImplementedError(f"no other way to read {size} bytes of {target}")
+    async def _write(self, request: WriteRequest, data: bytes) -> None:
+        await self._write_stream(request, Known(data))
 
-    async def write(
-        self,
-        path: PathLike,
-        content: bytes | str | AsyncIterable[bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        exclusive: bool = False,
-        append: bool = False,
-    ) -> int:
-        target = self.at(path)
-        self._guard()
-        message: Message = {**describe(target), "parents": parents, "exclusive": exclusive, "append": append}
-        if mode is not None:
-            message["mode"] = mode
-        data = check_content(content)
-        if isinstance(data, bytes):
-            stream: AsyncIterable[bytes] = Known(data)
-            large = self._has_better_way(target, len(data))
-        else:
-            data, rest = await spool(data, limit_bytes=SPOOL_BYTES)
-            stream = Known(data) if rest is None else rest
-            large = rest is not None and self._has_better_way(target, SPOOL_BYTES << 10)
-        if large and not append:
-            return await self._write_large(target, message, stream)
-        return await self._write(target, message, stream)
+    async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
+        line = await self._send({"op": "write", **describe_write(request)}, content, path=request.path)
+        return int(line["size"])
 
-    async def _write(self, target: str, message: Message, content: AsyncIterable[bytes]) -> int:
+    async def _send(self, message: Message, content: AsyncIterable[bytes], *, path: str) -> Message:
+        """The answer to a request with content. Raises: what the agent refuses, or the content raised."""
         counted = measured(content)
-        async with self._task({"op": "write", **message}, frame(counted), path=target) as run:
+        async with self._task(message, frame(counted), path=path) as run:
             try:
                 line = await run.line()
                 await run.end()
@@ -158,20 +133,9 @@ class TaskFiles(RequestFiles):
                 if counted.error is not None:
                     raise counted.error from None
                 raise
-        return int(line["size"])
-
-    async def _write_large(self, target: str, message: Message, content: AsyncIterable[bytes]) -> int:
-        raise NotImplementedError(f"no other way to write {target}")
+        return line
 
     # Streams.
-
-    async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        self._guard()
-        raise CapabilityError(
-            "this backend does not support watch",
-            sandbox_id=self._sandbox_id, op="watch", hint="call list or glob again and compare `modified`",
-        )  # fmt: skip
-        yield  # an async generator, as the contract has it
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
@@ -183,16 +147,7 @@ class TaskFiles(RequestFiles):
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         target = self.at(path)
-        counted = measured(archive)
-        async with self._task({"op": "unpack", "path": target}, frame(counted), path=target) as run:
-            try:
-                line = await run.line()
-                await run.end()
-            except SandboxFileError:
-                if counted.error is not None:
-                    raise counted.error from None
-                raise
-        return int(line["count"])
+        return int((await self._send({"op": "unpack", "path": target}, archive, path=target))["count"])
 
 
 class _Run:

@@ -54,7 +54,17 @@ from corral.sessions.session import ShellSession
 from corral.sessions.session import prefix as session_prefix
 from corral.sessions.terminal import Terminal
 from corral.sessions.terminal import prefix as terminal_prefix
-from corral.spec import USER, Spec, SpecOptions, check_argv, check_env, check_size, check_timeout, make_spec
+from corral.spec import (
+    USER,
+    LimitOptions,
+    Spec,
+    SpecOptions,
+    check_argv,
+    check_env,
+    check_size,
+    check_timeout,
+    make_spec,
+)
 
 if TYPE_CHECKING:
     from corral.sessions.interpreter.contexts import Interpreter
@@ -509,16 +519,10 @@ class AsyncSandbox:
         """Unfreeze every process. Idempotent."""
         await self._open.resume()
 
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
+    @_takes(LimitOptions)
+    async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         """Change limits; those not given stay. Raises: SpecError; CapabilityError if one can't be changed."""
-        await self._open.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
+        await self._open.resize(**limits)
 
     async def expose(self, port: int) -> str:
         """Expose a port; returns a URL on this machine."""

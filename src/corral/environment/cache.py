@@ -292,12 +292,6 @@ class Cache:
                 raise outcome  # when all have had their turn
         return failures
 
-    def list_living(self) -> list[Entry]:
-        """All sandboxes that may still live, for the end of the program, without those that a user has closed."""
-        with self._lock:
-            kept = [entry for entry in self._entries.values() if entry.box is None or not entry.box.closed]
-            return [*kept, *self._ending, *(entry for entry, _ in self._undeleted.values())]
-
     def abandon(self) -> None:
         """Delete everything without waiting. The garbage collector may call this anywhere: so it takes no lock."""
         if self._portal is not None and self.pid == os.getpid():

@@ -34,6 +34,7 @@ from corral.errors import (
     SandboxNotFolderError,
 )
 from corral.inside.tars.reading import BrokenArchiveError
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 from support.localshell import LocalShell
 
@@ -259,7 +260,13 @@ class LocalProcess(AsyncProcess):
     """A shell of this machine that stays."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        super().__init__(output_limit_bytes=1000, listened=True)
+        super().__init__(
+            SpawnRequest(
+                argv=("/bin/sh",), env={}, cwd="/", user="x", timeout=None, stdin=True, output_limit_bytes=1000,
+                listened=True,
+            ),
+            sandbox_id="id",
+        )  # fmt: skip
         self._process = process
         self._following = asyncio.ensure_future(self._follow())
 
@@ -272,24 +279,18 @@ class LocalProcess(AsyncProcess):
         await asyncio.gather(pump("stdout", self._process.stdout), pump("stderr", self._process.stderr))
         self.finish(Ending(await self._process.wait(), "exited", Usage(0.0)))
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def write(self, data: bytes | str) -> None:
+    async def _write(self, data: bytes) -> bool:
         assert self._process.stdin is not None
-        self._process.stdin.write(data if isinstance(data, bytes) else data.encode())
+        self._process.stdin.write(data)
         await self._process.stdin.drain()
+        return True
 
     async def close_stdin(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
 
-    async def signal(self, number: int) -> None:
+    async def _signal(self, number: int) -> None:
         self._process.send_signal(number)
-
-    async def resize(self, *, rows: int, columns: int) -> None:
-        raise AssertionError("it has no terminal")
 
     def end_tree(self, reason: EndReason) -> None:
         with contextlib.suppress(ProcessLookupError):

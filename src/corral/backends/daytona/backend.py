@@ -26,11 +26,11 @@ from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.image import Image
 from corral.protocol import Command, OnEvent
-from corral.results import Capabilities, SandboxInfo
+from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import HOME, Resources, Spec
 
-POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
+POWERS = DERIVED_POWERS | {"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"}
 _SHORT_SECONDS = 10.0
 
 log = logging.getLogger("corral.daytona")

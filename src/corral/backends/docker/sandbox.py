@@ -10,6 +10,7 @@ import signal as signals
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from aiodocker.exceptions import DockerError
 
@@ -32,7 +33,7 @@ from corral.errors import CapabilityError, CorralError, SandboxPausedError, Sand
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
-from corral.spec import Lifetime, Resources, Spec, as_another, check_name
+from corral.spec import Lifetime, LimitOptions, Resources, Spec, as_another, check_name, given_limits
 
 NAME = "docker"
 _END_SECONDS = 6.0
@@ -431,16 +432,9 @@ class DockerSandbox(SandboxPrimitives):
         """In the I/O thread."""
         await (self.api.pause(self.container) if pause else self.api.unpause(self.container))
 
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
+    async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         self._check()
-        resources = resized(self.spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=self.id)
+        resources = resized(self.spec.resources, limits, sandbox_id=self.id)
         if resources != self.spec.resources:
             with mapped(op="resize", sandbox_id=self.id):
                 await self.io.arun(self._resize(resources))
@@ -450,20 +444,12 @@ class DockerSandbox(SandboxPrimitives):
         await self.api.update(self.container, make_limits(resources, self._links.settings))
 
 
-def resized(
-    resources: Resources, cpus: float | None, memory_bytes: int | None, disk_bytes: int | None, processes: int | None,
-    *, sandbox_id: str,
-) -> Resources:  # fmt: skip
+def resized(resources: Resources, limits: LimitOptions, *, sandbox_id: str) -> Resources:
     """The new limits. Raises: SpecError; CapabilityError for the disk, whose size is fixed when it is made."""
-    if disk_bytes is not None:
+    if limits.get("disk_bytes") is not None:
         raise CapabilityError("Docker can't resize a disk", sandbox_id=sandbox_id, op="resize")
     try:
-        return replace(
-            resources,
-            cpus=resources.cpus if cpus is None else cpus,
-            memory_bytes=resources.memory_bytes if memory_bytes is None else memory_bytes,
-            processes=resources.processes if processes is None else processes,
-        )
+        return replace(resources, **given_limits(limits))
     except SpecError as error:
         error.sandbox_id = sandbox_id
         raise

@@ -28,15 +28,15 @@ from corral.engine.client import check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
 from corral.protocol import Command, OnEvent
-from corral.results import Capabilities, SandboxInfo
+from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import Resources, Spec
 
 NAME = "embedded"
-POWERS = frozenset(
-    {"detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral"}
-    | {"snapshot", "fork", "stop", "pause", "resize"}
-)
+POWERS = DERIVED_POWERS | {
+    "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
+    "resize",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,8 @@ from corral.backends.embedded import seam
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.writerthread import WriterThread
 from corral.base.filereports import file_error
-from corral.base.files import (
-    CHUNK_BYTES,
-    DEFAULT_READ_LIMIT_BYTES,
-    check_content,
-    spool,
-    stream_descriptor,
-)
-from corral.base.requestfiles import RequestFiles
+from corral.base.files import CHUNK_BYTES, DEFAULT_READ_LIMIT_BYTES, WriteRequest, stream_descriptor
+from corral.base.requestfiles import RequestFiles, describe_write
 from corral.concurrency.waiting import wait_for
 from corral.engine import wire
 from corral.engine.errors import GoneError
@@ -184,11 +178,10 @@ class AgentClient:
                 await asyncio.sleep(0)  # an agent that is faster than we are must not keep others from their turn
 
 
-_SPOOL_BYTES = 64 * 1024
-
-
 class EmbeddedFiles(RequestFiles):
     """Files of an embedded sandbox."""
+
+    _spool_bytes = 64 * 1024  # a stream costs a fork of the agent, and a thread here
 
     def __init__(
         self,
@@ -200,9 +193,8 @@ class EmbeddedFiles(RequestFiles):
         ensure_open: Callable[[], None],
         disk_bytes: Callable[[], int],
     ) -> None:
-        super().__init__(workdir=workdir)
+        super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=ensure_open)
         self._disk_bytes = disk_bytes
-        self._sandbox_id = sandbox_id
         self._agent = AgentClient(sandbox_id=sandbox_id, open_agent=open_agent, ping=ping, ensure_open=ensure_open)
 
     def close(self) -> None:
@@ -238,37 +230,17 @@ class EmbeddedFiles(RequestFiles):
             raise SandboxFileKindError(f"{path}: not a regular file", path=path, sandbox_id=self._sandbox_id, op="read")
         return descriptor
 
-    async def write(
-        self,
-        path: PathLike,
-        content: bytes | str | AsyncIterable[bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        exclusive: bool = False,
-        append: bool = False,
-    ) -> int:
-        target = self.at(path)
-        message: wire.Message = {**describe(target), "parents": parents, "exclusive": exclusive, "append": append}
-        if mode is not None:
-            message["mode"] = mode
-        data = content if isinstance(content, bytes) else check_content(content)
-        if not isinstance(data, bytes):
-            # A short stream is written as bytes are: a stream costs a fork of the agent, and a thread here.
-            data, rest = await spool(data, limit_bytes=_SPOOL_BYTES)
-            if rest is not None:
-                return await self._write_stream(target, message, rest)
+    async def _write(self, request: WriteRequest, data: bytes) -> None:
         carrier = wire.memory_file(data) if len(data) < CHUNK_BYTES else await asyncio.to_thread(wire.memory_file, data)
         try:
-            await self._agent.ask({"op": "write", **message}, (carrier,), path=target)
+            await self._agent.ask({"op": "write", **describe_write(request)}, (carrier,), path=request.path)
         finally:
             os.close(carrier)
-        return len(data)
 
-    async def _write_stream(self, path: SandboxPath, message: wire.Message, content: AsyncIterable[bytes]) -> int:
-        total = 0
+    async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
+        path, total = request.path, 0
         # Closing the socket without a commit makes the agent throw the unfinished file away.
-        async with self._agent.talking({"op": "write_stream", **message}, path=path) as sock:
+        async with self._agent.talking({"op": "write_stream", **describe_write(request)}, path=path) as sock:
             opened, descriptors = await seam.receive(sock)
             if "opened" not in opened or len(descriptors) != 1:
                 wire.close_all(descriptors)

@@ -89,7 +89,7 @@ def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, en
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DetachedFolder:
     """A detached sandbox's folder and what its keeper wrote there."""
 
     sandbox_id: str
@@ -113,7 +113,7 @@ class Found:
         return bool(self.state.get("stopped")) or is_held(self.folder)
 
 
-def find_all(data_folder: Path) -> list[Found]:
+def find_all(data_folder: Path) -> list[DetachedFolder]:
     """Every detached sandbox that has a folder, alive or not."""
     data = open_data(data_folder, op="list")
     if not data.sandboxes.is_dir():
@@ -127,14 +127,14 @@ def glance(data_folder: Path) -> frozenset[str]:
     return frozenset(data.ids()) if data.sandboxes.is_dir() else frozenset()
 
 
-def _look(data: DataFolder, sandbox_id: str) -> Found | None:
+def _look(data: DataFolder, sandbox_id: str) -> DetachedFolder | None:
     state = read_state(data.folder(sandbox_id))
     if state is None or not state.get("detached"):
         return None
-    return Found(sandbox_id, data.folder(sandbox_id), state)
+    return DetachedFolder(sandbox_id, data.folder(sandbox_id), state)
 
 
-def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
+def find(data_folder: Path, wanted: str, *, op: str = "connect") -> DetachedFolder:
     """By id, by name, or by an unmistakable beginning of an id.
 
     Raises:
@@ -247,11 +247,11 @@ def _list_all(data_folder: Path) -> list[SandboxInfo]:
     return infos
 
 
-def _list_some(data_folder: Path, some: list[Found]) -> list[SandboxInfo]:
+def _list_some(data_folder: Path, some: list[DetachedFolder]) -> list[SandboxInfo]:
     """All are asked before any is listened to: they answer beside each other, and a slow one costs its time once."""
     infos: list[SandboxInfo] = []
     with contextlib.ExitStack() as stack:
-        replies: list[tuple[Found, socket.socket]] = []
+        replies: list[tuple[DetachedFolder, socket.socket]] = []
         for found in some:
             if found.is_stopped:
                 infos.append(_describe(found.sandbox_id, found.state["info"], "stopped", None))

@@ -15,7 +15,6 @@ import contextlib
 import logging
 import os
 import select
-import signal as signals
 import socket
 import threading
 import time
@@ -25,11 +24,11 @@ from typing import Protocol
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.seam import exec_error
-from corral.base.process import AsyncProcess, Ending, as_bytes
+from corral.base.process import AsyncProcess, Ending, no_terminal
 from corral.concurrency.portal import PerProcess
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
-from corral.errors import EngineFaultError, ExecError, SandboxGoneError
+from corral.errors import EngineFaultError, SandboxGoneError
 from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.inside.starting import set_window
 from corral.protocol import SpawnRequest
@@ -223,9 +222,7 @@ class EmbeddedProcess(AsyncProcess):
         stdin_fd: int | None,
         give_up: Callable[[], None],
     ) -> None:
-        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
-        self._sandbox_id = sandbox_id
-        self._request = request
+        super().__init__(request, sandbox_id=sandbox_id)
         self._channel: socket.socket | None = None
         self._reading = reading
         self._outputs = outputs
@@ -234,7 +231,6 @@ class EmbeddedProcess(AsyncProcess):
         self._stdin_fd = stdin_fd
         self._terminal_fd: int | None = None
         self._give_up = give_up
-        self._pid = 0
         self._control: socket.socket | None = None
         self._tree = 0
         self._paused: set[int] = set()
@@ -246,10 +242,6 @@ class EmbeddedProcess(AsyncProcess):
         # Before anything can write: pipes that are full when they are first looked at would tell no order.
         for descriptor in outputs:
             self._pump.add(descriptor, self)
-
-    @property
-    def pid(self) -> int:
-        return self._pid
 
     # Life, on the pump's thread.
 
@@ -442,17 +434,12 @@ class EmbeddedProcess(AsyncProcess):
 
     # What callers do.
 
-    async def write(self, data: bytes | str) -> None:
+    async def _write(self, data: bytes) -> bool:
         with self._fds:
-            descriptor = os.dup(self._stdin_fd) if self._stdin_fd is not None else None
-        if descriptor is None:
-            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
-        try:
-            await seam.write_pipe(descriptor, as_bytes(data))
-        except OSError as error:
-            raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
-        finally:
-            os.close(descriptor)
+            if self._stdin_fd is None:
+                return False
+            descriptor = os.dup(self._stdin_fd)
+        return await seam.write_stdin(descriptor, data)
 
     async def close_stdin(self) -> None:
         if self._terminal_fd is not None:
@@ -463,16 +450,13 @@ class EmbeddedProcess(AsyncProcess):
             if descriptor is not None:
                 os.close(descriptor)
 
-    async def signal(self, number: int) -> None:
-        if not 1 <= int(number) <= signals.NSIG - 1:
-            raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
-        self._tell({"op": "signal", "number": int(number)})
+    async def _signal(self, number: int) -> None:
+        self._tell({"op": "signal", "number": number})
 
-    async def resize(self, *, rows: int, columns: int) -> None:
+    async def _resize(self, *, rows: int, columns: int) -> None:
         with self._fds:
-            if self._terminal_fd is None or self.ended:
-                text = "the program has no terminal, or it has been closed"
-                raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
+            if self._terminal_fd is None:
+                raise no_terminal(self._sandbox_id)
             set_window(self._terminal_fd, rows, columns)
 
     def end_tree(self, reason: EndReason) -> None:

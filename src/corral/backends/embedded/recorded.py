@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal as signals
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.seam import exec_error, mapped
-from corral.base.process import Clear, as_bytes
+from corral.base.process import Clear, as_bytes, check_signal, no_terminal, stdin_closed
 from corral.concurrency.waiting import breathe
 from corral.engine import wire
 from corral.engine.errors import GoneError
@@ -54,13 +53,8 @@ class EmbeddedRecorded(Recorded):
         return self._pid
 
     async def write(self, data: bytes | str) -> None:
-        descriptor = await self._input("write")
-        try:
-            await seam.write_pipe(descriptor, as_bytes(data))
-        except OSError as error:
-            raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
-        finally:
-            os.close(descriptor)
+        if not await seam.write_stdin(await self._input("write"), as_bytes(data)):
+            raise stdin_closed(self._sandbox_id)
 
     async def close_stdin(self) -> None:
         if self._pty:
@@ -70,19 +64,17 @@ class EmbeddedRecorded(Recorded):
             await self._do("close_stdin")
 
     async def signal(self, number: int) -> None:
-        if not 1 <= int(number) <= signals.NSIG - 1:
-            raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
+        check_signal(number, sandbox_id=self._sandbox_id)
         await self._do("signal", number_of_signal=int(number))
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        text = "the program has no terminal, or it has been closed"
         if not self._pty:
-            raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
+            raise no_terminal(self._sandbox_id)
         descriptor = await self._input("resize")
         try:
             set_window(descriptor, rows, columns)
         except OSError as error:
-            raise ExecError(text, sandbox_id=self._sandbox_id, op="resize") from error
+            raise no_terminal(self._sandbox_id) from error
         finally:
             os.close(descriptor)
 
@@ -152,7 +144,7 @@ class EmbeddedRecorded(Recorded):
         if len(descriptors) != 1:
             wire.close_all(descriptors)
             self._check(answer, operation)
-            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op=operation)
+            raise stdin_closed(self._sandbox_id)
         return descriptors[0]
 
     async def _do(self, operation: str, **details: object) -> wire.Message:

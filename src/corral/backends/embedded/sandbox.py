@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, Unpack, runtime_checkable
 
 from corral.backends.embedded import recorded, seam, settings
 from corral.backends.embedded.files import EmbeddedFiles
@@ -32,7 +32,7 @@ from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
 from corral.sessions.record import Recorded, RecordInfo
-from corral.spec import HOME, Resources, Spec, as_another, check_name
+from corral.spec import HOME, LimitOptions, Resources, Spec, as_another, check_name, given_limits
 
 _AGENT_SECONDS = 10.0
 
@@ -416,18 +416,10 @@ class EmbeddedSandbox(SandboxPrimitives):
     def standing(self) -> SandboxState:
         return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
-        resources, limits = check_limits(self.spec.resources, given)
-        if limits:
-            await self._ask_holder("resize", limits=limits)
+    async def resize(self, **limits: Unpack[LimitOptions]) -> None:
+        resources, changed = check_limits(self.spec.resources, limits)
+        if changed:
+            await self._ask_holder("resize", limits=changed)
             self.spec = dataclasses.replace(self.spec, resources=resources)
 
     async def _ask_holder(
@@ -451,9 +443,9 @@ class EmbeddedSandbox(SandboxPrimitives):
             raise
 
 
-def check_limits(resources: Resources, given: Mapping[str, float | None]) -> tuple[Resources, dict[str, Any]]:
-    """The new resources, and those of the limits that were given. Raises: SpecError."""
-    wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+def check_limits(resources: Resources, limits: LimitOptions) -> tuple[Resources, dict[str, Any]]:
+    """The new resources, and the limits to change, parsed. Raises: SpecError."""
+    wanted = given_limits(limits)
     changed = dataclasses.replace(resources, **wanted)
     return changed, {name: getattr(changed, name) for name in wanted}
 

@@ -162,6 +162,17 @@ async def write_pipe(descriptor: int, data: bytes) -> None:
             await _ready(loop, descriptor, loop.add_writer, loop.remove_writer)
 
 
+async def write_stdin(descriptor: int, data: bytes) -> bool:
+    """Write input to a program, and close the descriptor. False if the program has closed its end."""
+    try:
+        await write_pipe(descriptor, data)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 async def _ready(
     loop: asyncio.AbstractEventLoop, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]
 ) -> None:

@@ -13,7 +13,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from corral.backends.embedded import keepers, seam
 from corral.backends.embedded.datafolder import open_data
@@ -36,7 +36,7 @@ from corral.engine.state import lock, note_limits, read_state
 from corral.errors import BackendUnavailableError, SandboxGoneError, SandboxStoppedError
 from corral.protocol import Backend
 from corral.results import SnapshotInfo
-from corral.spec import Resources, Spec, as_another, check_name
+from corral.spec import LimitOptions, Resources, Spec, as_another, check_name
 
 _LOCK_SECONDS = 5.0
 _ATTEMPTS = 200
@@ -98,7 +98,7 @@ class StoppedSandboxes(Backend):
                 await asyncio.sleep(0.02)  # another process is starting or stopping it
         return await self.connect(found.sandbox_id)
 
-    async def _start(self, found: keepers.Found) -> None:
+    async def _start(self, found: keepers.DetachedFolder) -> None:
         trees = Recipe.from_json(found.state["recipe"]).trees
         for patience in reversed(range(GROUND_ATTEMPTS)):
             lowers = await self.renew_ground(keepers.spec_from(found.state["info"]), trees)
@@ -112,7 +112,7 @@ class StoppedSandboxes(Backend):
             else:
                 return
 
-    async def _launch_again(self, found: keepers.Found, lowers: dict[str, tuple[str, ...]]) -> None:
+    async def _launch_again(self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]) -> None:
         ours, theirs = wire.make_pair()
         try:
             with mapped(sandbox_id=found.sandbox_id, op="start"):
@@ -191,32 +191,21 @@ class StoppedSandboxes(Backend):
 
         await self._work_on_stopped(found.sandbox_id, roll_back, op="rollback")
 
-    async def resize(
-        self,
-        sandbox_id: str,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
+    async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
-            await _and_close(box, box.resize(**given))  # type: ignore[arg-type]  # cpus is the only float
+            await _and_close(box, box.resize(**limits))
             return
-        if cpus is not None:
+        if (cpus := limits.get("cpus")) is not None:
             await self.refuse_unkept(Resources(cpus=cpus), op="resize")
 
         def note(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
-            _, limits = check_limits(keepers.spec_from(state["info"]).resources, given)
-            if (
-                limits.get("disk_bytes", state["recipe"]["limits"]["disk_bytes"])
-                < state["recipe"]["limits"]["disk_bytes"]
-            ):
+            _, changed = check_limits(keepers.spec_from(state["info"]).resources, limits)
+            disk_bytes = state["recipe"]["limits"]["disk_bytes"]
+            if changed.get("disk_bytes", disk_bytes) < disk_bytes:
                 text = "a disk can be enlarged, but not shrunk"
                 raise RefusedError(text, code="no_such_limit", hint="fork it with a smaller disk")
-            note_limits(folder, state, limits)
+            note_limits(folder, state, changed)
 
         await self._work_on_stopped(sandbox_id, note, op="resize")
 

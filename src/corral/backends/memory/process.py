@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from corral.backends.memory.call import Call, Input
 from corral.backends.memory.shell import KilledError
-from corral.base.process import AsyncProcess, Ending, as_bytes
-from corral.errors import CapabilityError, CorralError, ExecError
+from corral.base.process import AsyncProcess, Ending
+from corral.errors import CapabilityError, CorralError
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, Usage
 
@@ -27,29 +27,22 @@ class MemoryProcess(AsyncProcess):
     """A program of the fake."""
 
     def __init__(self, *, sandbox_id: str, request: SpawnRequest) -> None:
-        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
-        self._sandbox_id = sandbox_id
+        super().__init__(request, sandbox_id=sandbox_id)
         self._pid = next(_pids)
         self._loop = asyncio.get_running_loop()
-        self._takes_input = request.stdin
         self.input = Input()
         if not request.stdin:
             self.input.feed(None)
-        self._timeout = request.timeout
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[object]] = set()
         self._traps: dict[int, Callable[[], None]] = {}
         self._begun = time.monotonic()
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
     def begin(self, call: Call, run: Callable[[Call], Awaitable[int]]) -> None:
         """Start it."""
         self._traps = call.traps
-        if self._timeout is not None:
-            self._timer = self._loop.call_later(self._timeout, self.end_tree, "timeout")
+        if self._request.timeout is not None:
+            self._timer = self._loop.call_later(self._request.timeout, self.end_tree, "timeout")
         self._add(self._run(call, run))
 
     def begin_child(self, work: Awaitable[int]) -> None:
@@ -85,24 +78,21 @@ class MemoryProcess(AsyncProcess):
 
     # What callers do.
 
-    async def write(self, data: bytes | str) -> None:
-        content = as_bytes(data)
-        if not self._takes_input or self.input.ended or self.ended:
-            if self._takes_input:
-                self.input.received += (
-                    content  # a scripted reply is over before it is fed: the record has it all the same
-                )
-            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
-        self.input.feed(content)
+    async def _write(self, data: bytes) -> bool:
+        if not self._request.stdin:
+            return False
+        if self.input.ended or self.ended:
+            self.input.received += data  # a scripted reply is over before it is fed: the record has it all the same
+            return False
+        self.input.feed(data)
         await asyncio.sleep(0)
+        return True
 
     async def close_stdin(self) -> None:
         self.input.feed(None)
 
-    async def signal(self, number: int) -> None:
-        if not 1 <= int(number) < signals.NSIG:
-            raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox_id, op="signal")
-        if self.ended or number in _HARMLESS:
+    async def _signal(self, number: int) -> None:
+        if number in _HARMLESS:
             return
         if number in self._traps and number != signals.SIGKILL:
             self._loop.call_soon_threadsafe(self._traps[number])
@@ -110,10 +100,7 @@ class MemoryProcess(AsyncProcess):
             text = "the memory backend does not support SIGSTOP and SIGCONT"
             raise CapabilityError(text, sandbox_id=self._sandbox_id, op="signal")
         else:
-            self._stop(self._signalled(int(number)))
-
-    async def resize(self, *, rows: int, columns: int) -> None:
-        raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize")
+            self._stop(self._signalled(number))
 
     def end_tree(self, reason: EndReason) -> None:
         self._stop(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))

@@ -39,7 +39,7 @@ log = logging.getLogger("corral.interpreter")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LastRun:
     """What a record says of itself: about its context, and which run was the last."""
 
     cwd: str | None
@@ -97,7 +97,7 @@ class InterpreterProcess:
         return process
 
     @classmethod
-    async def attach(cls, box: AsyncSandbox, name: str) -> tuple[InterpreterProcess, Found]:
+    async def attach(cls, box: AsyncSandbox, name: str) -> tuple[InterpreterProcess, LastRun]:
         """A handle to one that is there. Raises: NotRecordedError."""
         record = await box.find_recorded(name)
         process = cls(box, record, token=name.rpartition(":")[2])
@@ -132,7 +132,7 @@ class InterpreterProcess:
             op="interpreter",
         )
 
-    async def look(self) -> Found:
+    async def look(self) -> LastRun:
         """Read the record as far as it goes now: a run that floods writes it as fast as we read."""
         known = [info.next_offset for info in await self._box.list_recorded() if info.name == self.record.name]
         reader = FrameReader(self._token)
@@ -158,7 +158,7 @@ class InterpreterProcess:
             expected = entry.next_offset
             if known and expected >= known[0]:
                 break
-        return Found(cwd=cwd if isinstance(cwd, str) else None, run=run, began=began, active=active)
+        return LastRun(cwd=cwd if isinstance(cwd, str) else None, run=run, began=began, active=active)
 
     async def send(self, run: str, code: str, envs: Mapping[str, str]) -> None:
         """Hand over a run. A long one goes by file: a line must arrive in one piece. Raises: ExecError if it ended."""
