@@ -83,11 +83,16 @@ class TerminalOptions(SessionOptions, total=False):
     """The terminal's width: 80 by default."""
 
 
-class RecordedOptions(TerminalOptions, total=False):
-    """Keywords of `start_recorded`."""
+class DetachedOptions(SessionOptions, total=False):
+    """Keywords of `start_detached`."""
 
     timeout: float | None
     """The program is killed after so many seconds; by default never."""
+
+
+class RecordedOptions(TerminalOptions, DetachedOptions, total=False):
+    """Keywords of `start_recorded`."""
+
     pty: bool
     """True: the program gets a terminal."""
 
@@ -414,16 +419,7 @@ class Backend(ABC):
 
     # Detached programs: recorded programs that outlive the process that started them, by number.
 
-    async def start_detached(
-        self,
-        sandbox_id: str,
-        command: Command,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        timeout: float | None = None,
-    ) -> int:
+    async def start_detached(self, sandbox_id: str, command: Command, **options: Unpack[DetachedOptions]) -> int:
         """Start a program in a detached sandbox; returns its number. It has no stdin."""
         self.lacks("detached programs")
 

@@ -77,12 +77,12 @@ class AsyncFiles(ABC):
     `SandboxPermissionError` without permission, `SandboxNoSpaceError` if the disk is full, and `SandboxFileError` for
     all other failures.
 
-    A `FollowedPath` is one whose permission was checked: no link on it is followed, and `SandboxLinkError` says that a
+    A `FollowedPath` is one whose permission was checked: no link on it is followed, and `SandboxLinkError` means that a
     link was added since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and
-    `unpack` take it as any other path."""
+    `unpack` treat it as any other path."""
 
     _spool_bytes = 1024 * 1024
-    """A stream that is not longer is collected first, and written as bytes are."""
+    """A stream up to this size is collected first, and written like bytes."""
 
     def __init__(self, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
         """`guard` raises if the sandbox is closed or gone."""
@@ -94,7 +94,7 @@ class AsyncFiles(ABC):
     # The primitives.
 
     @abstractmethod
-    def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         """The content in pieces, up to the size the file had when opened. Raises: as `read`, without a limit."""
 
     @abstractmethod
@@ -142,7 +142,7 @@ class AsyncFiles(ABC):
 
     @abstractmethod
     async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
-        """`remove` of a path that may be missing, which raises."""
+        """`remove`. Raises: SandboxFileNotFoundError or SandboxNotFolderError if it does not exist."""
 
     @abstractmethod
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
@@ -322,16 +322,12 @@ class AsyncFiles(ABC):
             SandboxFileTooLargeError: more than `max_bytes`, also if it grows while being read.
         """
         content = bytearray()
-        stream = self.read_stream(path)
-        try:
+        # Closed here: its process inside ends now, not when it is garbage collected.
+        async with contextlib.aclosing(self.read_stream(path)) as stream:
             async for chunk in stream:
                 content += chunk
                 if len(content) > max_bytes:
                     self._refuse_size(self.at(path), max_bytes)
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()  # its process inside ends now, not when it is garbage collected
         return bytes(content)
 
     async def read_text(
@@ -444,7 +440,7 @@ class AsyncFiles(ABC):
 
 
 def encode(text: str | bytes) -> bytes:
-    """Bytes as they are, text as UTF-8 (surrogates stand for bytes that are not)."""
+    """Bytes unchanged, text as UTF-8 (surrogates stand for bytes that are not UTF-8)."""
     return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
 
 
@@ -460,7 +456,7 @@ def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncI
 
 
 async def spool(stream: AsyncIterable[bytes], *, limit_bytes: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """All of a short stream; of one longer than the limit, the whole as a stream again."""
+    """The content of a short stream; for one longer than the limit, all of it as a stream again."""
     source, begun = aiter(stream), bytearray()
     async for piece in source:
         begun += piece
@@ -476,9 +472,9 @@ async def _chain(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
 
 
 async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
-    """The content of an open regular file, which is closed in the end.
+    """The content of an open regular file, which is closed at the end.
 
-    Up to the size it had when opened: a file that grows for ever must end here all the same.
+    Up to the size it had when opened: a file may grow for ever.
     """
     try:
         size, place = os.fstat(descriptor).st_size, 0
@@ -494,7 +490,7 @@ async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenera
 
 
 async def _read_at(descriptor: int, count: int, place: int) -> bytes:
-    """What is in memory is read at once; what must come from a disk, in a thread: nobody else waits for the disk."""
+    """Read at once what is in memory; what must come from a disk is read in a thread, not to block the event loop."""
     if hasattr(os, "preadv"):
         buffer = bytearray(count)
         try:
@@ -508,7 +504,7 @@ async def _read_at(descriptor: int, count: int, place: int) -> bytes:
 
 
 def _read_own(descriptor: int, count: int, place: int) -> bytes:
-    """With a descriptor of its own: whoever was cancelled closes the other one while the thread still reads."""
+    """With its own descriptor: a cancelled caller closes the other one while the thread still reads."""
     try:
         return os.pread(descriptor, count, place)
     finally:
@@ -525,7 +521,7 @@ def replace_text(
     expected_sha256: str | None,
     sandbox_id: str | None,
 ) -> tuple[bytes, EditResult]:
-    """An edit of what is in a file: the changed content, and what is told of it.
+    """Edit the content of a file; returns the changed content and the result.
 
     Raises:
         EditError: `old` is not found, or found more than once without `replace_all`.

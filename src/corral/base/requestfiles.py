@@ -1,4 +1,4 @@
-"""RequestFiles: files through an agent inside that understands `corral.inside.filerequests`, whatever the wire."""
+"""RequestFiles: files by requests to an agent inside that runs `corral.inside.filerequests`, over any wire."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Message = dict[str, Any]
 
 
 class RequestFiles(AsyncFiles):
-    """What needs no stream of content. A backend says how a request goes to its agent, and reads and writes itself."""
+    """All operations without a stream of content. A backend sends the requests, and implements reading and writing."""
 
     @abstractmethod
     async def _ask(self, message: Message, payloads: Sequence[bytes] = (), *, path: str) -> Message:
-        """The one answer to a request. Raises: what the agent refuses."""
+        """The answer to a request. Raises: what the agent refuses."""
 
     @abstractmethod
     def _batches(
         self, message: Message, payloads: Sequence[bytes] = (), *, path: str
     ) -> AsyncGenerator[tuple[list[Any], Message | None], None]:
-        """An answer that comes in batches; with the last, which is empty, comes what is said at the end."""
+        """An answer in batches of items; the last batch is empty, and comes with the final message."""
 
     async def _collect(
         self, message: Message, payloads: Sequence[bytes] = (), *, path: str
     ) -> tuple[list[Any], Message]:
-        """An answer that comes in batches, as a whole."""
+        """All items of an answer, and its final message."""
         items: list[Any] = []
         async with contextlib.aclosing(self._batches(message, payloads, path=path)) as batches:
             async for batch, last in batches:
@@ -73,7 +73,7 @@ class RequestFiles(AsyncFiles):
         return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
-        # The others are not even sent.
+        # Filtered inside: the other files are not sent.
         root = self.at(path)
         message = {"op": "glob", **describe(root), "pattern": "**", "linked": True, "limit": limit}
         items, last = await self._collect(message, path=root)
@@ -95,7 +95,7 @@ class RequestFiles(AsyncFiles):
 
     async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
         message = {"op": "grep", **describe(search.root), **_describe_search(search), "limit": limit}
-        # There may be more of them than a message takes.
+        # As a payload: there may be more of them than fit into a message.
         names = "\0".join(without).encode("utf-8", "surrogateescape")
         items, last = await self._collect(message, (names,) if names else (), path=search.root)
         return GrepResult(tuple(map(grep_match, items)), bool(last["truncated"]), _texts(last["unreadable"]))

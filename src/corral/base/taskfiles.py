@@ -32,16 +32,16 @@ _END_SECONDS = 10.0
 _PUBLIC_NAMES = {"link": "symlink", "stage": "write"}
 
 Spawn = Callable[[Message, bool], Awaitable[AsyncProcess]]
-"""Starts `serve_files` inside with a request, as the code's user, in `/`; says whether it gets standard input."""
+"""Starts `serve_files` inside with a request, as the code's user, in `/`; True: with a stdin."""
 
 
 def file_task(message: Message) -> Task:
-    """What an agent runs for a request."""
+    """The task that an agent runs for a request."""
     return Task(bundle(*FILE_PARTS), "serve_files", message)
 
 
 def task_request(*, stdin: bool) -> SpawnRequest:
-    """How it runs that."""
+    """How the agent runs it."""
     return SpawnRequest(
         argv=(), env={}, cwd="/", user=USER, timeout=None, stdin=stdin, output_limit_bytes=_STDERR_LIMIT_BYTES,
         listened=True,
@@ -49,7 +49,7 @@ def task_request(*, stdin: bool) -> SpawnRequest:
 
 
 class TaskFiles(RequestFiles):
-    """Files of a sandbox with an agent. `guard` is asked before everything else.
+    """Files of a sandbox with an agent.
 
     Of a tree that changes while it is packed, no more is taken than the sandbox's disk holds (`disk_bytes`).
     """
@@ -65,7 +65,7 @@ class TaskFiles(RequestFiles):
     async def _task(
         self, message: Message, content: AsyncIterable[bytes] | None = None, *, path: str
     ) -> AsyncIterator[_Run]:
-        """A request that is being answered, for as long as the block lasts. `content`: what it reads, in blocks."""
+        """Run a request while the block lasts. `content` is its input, in blocks."""
         self._guard()
         spawning = asyncio.ensure_future(self._spawn(message, content is not None))
         try:
@@ -96,7 +96,7 @@ class TaskFiles(RequestFiles):
 
     # Reading and writing.
 
-    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         async with self._task({"op": "read", **describe(target)}, path=target) as run:
             size = int((await run.line())["size"])
@@ -165,7 +165,7 @@ class _Run:
         self._feeding = asyncio.ensure_future(self._feed(content)) if content is not None else None
 
     async def _feed(self, content: AsyncIterable[bytes]) -> None:
-        with contextlib.suppress(Exception):  # it has ended, or wants no more; what the stream raised is kept by it
+        with contextlib.suppress(Exception):  # it has ended, or reads no more; `measured` keeps an error of the stream
             source = aiter(content)
             try:
                 async for piece in source:
@@ -177,16 +177,15 @@ class _Run:
                 await self._process.close_stdin()
 
     async def _read(self) -> AsyncGenerator[bytes, None]:
-        output = self._process.output()
-        async with contextlib.aclosing(output):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(self._process.output()) as output:
             async for chunk in output:
                 if chunk.stream == "stdout":
                     yield chunk.data
 
     async def line(self) -> Message:
-        """The next line of the answer. What comes from inside is hostile: it is bounded before it is parsed.
+        """The next line of the answer, bounded before it is parsed: what comes from inside is hostile.
 
-        Raises: as `end`, if there is none.
+        Raises: as `end`, if the answer is incomplete.
         """
         pieces, size = [self._buffer], len(self._buffer)
         while b"\n" not in pieces[-1]:
@@ -208,14 +207,14 @@ class _Run:
         return found
 
     async def rest(self) -> AsyncIterator[bytes]:
-        """What follows, as it is."""
+        """The rest of the answer, unparsed."""
         if self._buffer:
             yield self._buffer
         async for piece in self._output:
             yield piece
 
     async def end(self) -> None:
-        """Wait for its end. Raises: what it refused."""
+        """Wait for its end. Raises: the error that it reports."""
         async for _ in self._output:
             pass
         result = await self._process.wait()
@@ -237,9 +236,9 @@ class _Run:
         return SandboxFileError(f"{self._path}: {text}", path=self._path, sandbox_id=self._sandbox_id, op=self._op)
 
     async def stop(self) -> None:
-        """See that it has ended; one that writes by itself, so that it leaves nothing unfinished."""
+        """End it. A `write` is left to end by itself, so that it removes its unfinished file."""
         if self._op != "write":
-            self._process.end_tree("cancelled")  # at once: whoever waits may be cancelled while waiting
+            self._process.end_tree("cancelled")  # first: this call may be cancelled while it waits below
         if self._feeding is not None:
             self._feeding.cancel()
             await asyncio.gather(self._feeding, return_exceptions=True)
@@ -247,16 +246,16 @@ class _Run:
 
 
 async def _give_up(spawning: asyncio.Future[AsyncProcess]) -> None:
-    """Let a task begin, and give up."""
+    """Let a task start, then end it."""
     await asyncio.wait([spawning], timeout=_END_SECONDS)
     if not spawning.done():
-        spawning.cancel()  # nothing inside answers: it is ended as soon as something does
+        spawning.cancel()  # nothing inside answers: it is ended once something does
     elif not spawning.cancelled() and spawning.exception() is None:
         await _let_end(spawning.result())
 
 
 async def _let_end(process: AsyncProcess) -> None:
-    """Its input ends, so that it gives up by itself."""
+    """Close its input, so that it ends by itself; then make sure that it has."""
     with contextlib.suppress(CorralError, TimeoutError):
         await process.close_stdin()
         await process.wait(timeout=_END_SECONDS)
@@ -265,7 +264,7 @@ async def _let_end(process: AsyncProcess) -> None:
 
 
 async def frame(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Content in blocks; without the empty one at the end if the stream fails."""
+    """Content in blocks. An empty block marks the end, unless the stream fails."""
     async for piece in content:
         for offset in range(0, len(piece), SPOOL_BYTES):
             block = piece[offset : offset + SPOOL_BYTES]

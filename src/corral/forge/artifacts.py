@@ -162,7 +162,7 @@ async def _take_one(box: AsyncSandbox, path: str, target: Path, name: str, room:
         raise SandboxFileError(f"can't be written here: {getattr(error, 'strerror', None) or error}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            async with contextlib.aclosing(box.files.read_stream(path)) as chunks:  # type: ignore[type-var]
+            async with contextlib.aclosing(box.files.read_stream(path)) as chunks:
                 async for chunk in chunks:
                     size += len(chunk)
                     if size > room:

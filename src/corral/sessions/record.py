@@ -7,7 +7,7 @@ a backend whose sandboxes outlive us keeps them where they outlive us as well.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,7 +90,7 @@ class Recorded(ABC):
         """
 
     @abstractmethod
-    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
+    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncGenerator[Entry, None]:
         """The record from an offset on; with `follow`, until the program has ended and all has been told.
 
         Raises:

@@ -11,13 +11,13 @@ import bisect
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from heapq import merge
 from operator import attrgetter
 
 from corral.base.process import AsyncProcess, Ending
-from corral.errors import CorralError, ExecError, InvalidCommandError, NameTakenError, NotRecordedError
+from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError
 from corral.results import TIMEOUT_EXIT_CODE, ExecResult, OutputChunk
 from corral.sessions.record import DEFAULT_RECORD_BYTES, MAX_NOTES_BYTES, Entry, EntryKind, Recorded, RecordInfo
 
@@ -135,7 +135,7 @@ class MemoryLog:
             self._over = True
         self._tell()
 
-    async def entries(self, *, since: int, follow: bool) -> AsyncIterator[Entry]:
+    async def entries(self, *, since: int, follow: bool) -> AsyncGenerator[Entry, None]:
         """The record from an offset on; with `follow`, until the program has ended and all has been told."""
         while True:
             listener = _Listener()
@@ -226,7 +226,7 @@ class MemoryRecorded(Recorded):
     async def note(self, data: bytes) -> int:
         return self._log.add_note(bytes(data))
 
-    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
+    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncGenerator[Entry, None]:
         return self._log.entries(since=since, follow=follow)
 
     async def notes(self) -> tuple[Entry, ...]:
@@ -298,13 +298,12 @@ class RecordBook:
         return tuple(recorded.describe() for recorded in records)
 
 
-def name_taken(name: str) -> CorralError:
+def name_taken(name: str, *, sandbox_id: str | None = None) -> NameTakenError:
     """The error for a name that is in use."""
-    return NameTakenError(
-        f"a recorded program named {name!r} already exists", op="start_recorded", hint="forget it, or use another"
-    )
+    text, hint = f"a recorded program named {name!r} already exists", "forget it, or use another"
+    return NameTakenError(text, sandbox_id=sandbox_id, op="start_recorded", hint=hint)
 
 
-def not_recorded(name: str) -> CorralError:
-    """The error for a name that nobody has."""
-    return NotRecordedError(f"no recorded program named {name!r}", op="find_recorded")
+def not_recorded(name: str, *, sandbox_id: str | None = None, op: str = "find_recorded") -> NotRecordedError:
+    """The error for an unknown name."""
+    return NotRecordedError(f"no recorded program named {name!r}", sandbox_id=sandbox_id, op=op)

@@ -431,8 +431,7 @@ class ShellSession:
         await self._catch_up()
         if condition(self._told(command_id)) or self._transcript.end is not None:
             return
-        entries = self._recorded.entries(since=self._transcript.next_offset)
-        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(self._recorded.entries(since=self._transcript.next_offset)) as entries:
             async for entry in entries:
                 self._hear(entry)
                 if condition(self._told(command_id)):
@@ -447,8 +446,7 @@ class ShellSession:
             return
         (offset, before), ends, left = told.start, set[StreamName](), set[StreamName]()
         demux, lossy = before.copy(), False
-        entries = self._recorded.entries(since=offset, follow=follow)
-        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(self._recorded.entries(since=offset, follow=follow)) as entries:
             async for entry in entries:
                 gap, offset = entry.offset - offset, entry.next_offset
                 lossy = lossy or gap > 0

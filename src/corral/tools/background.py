@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import json
 import weakref
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 from corral.base.command import bash_text
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import PathLike
-from corral.sessions.record import Entry, Recorded, RecordInfo
+from corral.sessions.record import Recorded, RecordInfo
 from corral.tools.unread import Mark, Reading
 
 PREFIX = "shell-"
@@ -126,7 +125,7 @@ async def read_shell(
     # Asked before the output is read, so that one that is told to have ended has nothing more to say.
     end = await _read_end(recorded)
     reading = Reading(mark, max_bytes=max(1, max_bytes), newest=newest)
-    async with contextlib.aclosing(_entries(recorded, mark.position, follow=False)) as entries:
+    async with contextlib.aclosing(recorded.entries(since=mark.position, follow=False)) as entries:
         async for entry in entries:
             if not reading.take(entry):
                 break
@@ -201,10 +200,6 @@ def _marks_of(box: AsyncSandbox) -> dict[str, Mark]:
     return _marks.setdefault(box, {})
 
 
-def _entries(recorded: Recorded, since: int, *, follow: bool) -> AsyncGenerator[Entry]:
-    return cast("AsyncGenerator[Entry]", recorded.entries(since=since, follow=follow))  # all are, and can be closed
-
-
 def _number(name: str) -> int:
     digits = name.removeprefix(PREFIX)
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
@@ -243,7 +238,7 @@ async def _wait_for_news(recorded: Recorded, since: int, seconds: float) -> None
     with contextlib.suppress(TimeoutError):
         async with (
             asyncio.timeout(seconds) as clock,
-            contextlib.aclosing(_entries(recorded, since, follow=True)) as entries,
+            contextlib.aclosing(recorded.entries(since=since, follow=True)) as entries,
         ):
             latest = asyncio.get_running_loop().time() + seconds
             async for entry in entries:

@@ -12,6 +12,7 @@ from corral.backends.memory.sandbox import CODE_PROGRAM, Box, MemorySandbox
 from corral.backends.memory.script import PastCall, Reply, Script, Wanted
 from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
+from corral.concurrency.tokens import TokenBook
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SpecError
 from corral.protocol import Backend, OnEvent
 from corral.results import Capabilities, SandboxInfo
@@ -38,7 +39,7 @@ class MemoryBackend(Backend):
         self.programs: Mapping[str, Program] = {**BUILT_IN, CODE_PROGRAM: on_code or shell, **(programs or {})}
         self._on_code = on_code
         self._boxes: dict[str, Box] = {}
-        self._tokens: dict[str, MemorySandbox] = {}
+        self._tokens: TokenBook[MemorySandbox] = TokenBook()
         self._lock = threading.RLock()
 
     # What a test scripts.
@@ -78,18 +79,15 @@ class MemoryBackend(Backend):
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
         _refuse_what_is_missing(spec)
-        await asyncio.sleep(0)  # a place to be cancelled at, as every real backend has
-        with self._lock:
-            known = self._tokens.get(spec.client_token or "")
-            living = self._boxes.get(known.id) if known is not None and not known.closed else None
-            if known is not None and living is not None and not living.is_over:
-                return AsyncSandbox.around(known)
-            box = Box(spec, self)
-            self._boxes[box.sandbox_id] = box
-            sandbox = MemorySandbox(box)
-            if spec.client_token is not None:
-                self._tokens[spec.client_token] = sandbox
+        sandbox = await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
         return AsyncSandbox.around(sandbox, on_event=on_event, event="created")
+
+    async def _make(self, spec: Spec) -> MemorySandbox:
+        await asyncio.sleep(0)  # it can be cancelled here, as in every real backend
+        box = Box(spec, self)
+        with self._lock:
+            self._boxes[box.sandbox_id] = box
+        return MemorySandbox(box)
 
     async def connect(self, sandbox_id: str) -> AsyncSandbox:
         return AsyncSandbox.around(MemorySandbox(self._find(sandbox_id)))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 import posixpath
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 
 from corral.backends.memory import archive as archives
 from corral.backends.memory import search as searching
@@ -37,7 +37,7 @@ class MemoryFiles(AsyncFiles):
 
     # Reading and writing.
 
-    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         with self._acting(target, "read") as tree:
             data = tree.regular(target).data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 
 from corral.base.filereports import told
 from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest, changed_meanwhile, replace_text
@@ -49,7 +49,7 @@ class ShellFiles(AsyncFiles):
 
     # Reading and writing.
 
-    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         head = b""
         async with self._runner.open(_for(target, scripts.READ), (target,)) as run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -98,18 +98,15 @@ async def _drop(box: AsyncSandbox, folder: str) -> None:
 async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ...]:
     data, allowance, cut = bytearray(), ALLOWANCE.get(), False
     take = allowance.take if allowance is not None else None
-    stream = box.files.read_stream(path)
     try:
-        async for piece in stream:
-            data += piece
-            cut = len(data) > MAX_CHARTS_BYTES or (take is not None and not take(len(piece)))
-            if cut:
-                break
+        async with contextlib.aclosing(box.files.read_stream(path)) as stream:
+            async for piece in stream:
+                data += piece
+                cut = len(data) > MAX_CHARTS_BYTES or (take is not None and not take(len(piece)))
+                if cut:
+                    break
     except SandboxFileError:
-        return ()  # none, or what the snippet made of it
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
+        return ()  # there are no charts, or the snippet has replaced the file
     charts = []
     for chart in parse_charts(bytes(data[:MAX_CHARTS_BYTES]), cut=cut, allowance=take):
         charts.append(chart)

@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -112,7 +112,7 @@ class InterpreterProcess:
     async def _wait_ready(self) -> None:
         reader = FrameReader(self._token)
         complaint = b""
-        async with contextlib.aclosing(_closable(self.record.entries())) as entries:
+        async with contextlib.aclosing(self.record.entries()) as entries:
             async for entry in entries:
                 if entry.kind == "stderr":
                     complaint = (complaint + entry.data)[-_STDERR_BYTES:]
@@ -189,7 +189,7 @@ class InterpreterProcess:
         if timeout is not None:
             watchdog = asyncio.ensure_future(watch(timeout))
             watchdog.add_done_callback(_look_away)
-        entries = _closable(self.record.entries(since=self._since))
+        entries = self.record.entries(since=self._since)
         try:
             async for entry in entries:
                 if entry.offset > expected:
@@ -283,7 +283,7 @@ class InterpreterProcess:
         expected = since
         ended_at: int | None = None
         await self._ping(question)
-        async with contextlib.aclosing(_closable(self.record.entries(since=since))) as entries:
+        async with contextlib.aclosing(self.record.entries(since=since)) as entries:
             async for entry in entries:
                 if entry.offset > expected:
                     reader.reset()
@@ -424,16 +424,6 @@ def _look_away(task: asyncio.Task[Any]) -> None:
     """The sandbox is gone, which whoever reads the run is told."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.debug("stopping a run: %s", error)
-
-
-async def _closable(entries: AsyncIterator[Entry]) -> AsyncGenerator[Entry, None]:
-    """A record is mostly read by an async generator, which wants to be closed."""
-    try:
-        async for entry in entries:
-            yield entry
-    finally:
-        if isinstance(entries, AsyncGenerator):
-            await entries.aclose()
 
 
 async def _give_up(box: AsyncSandbox, folder: str, record: Recorded | None) -> None:

@@ -89,7 +89,7 @@ async def stream_gives_pieces(files: AsyncFiles) -> None:
     true(max(map(len, parts)) <= 30, "pieces are no larger than chunk_bytes")
     stream = files.read_stream("data.bin", chunk_bytes=1)
     equal(await anext(stream), b"\0")
-    await stream.aclose()  # type: ignore[attr-defined]  # every one of ours is an async generator
+    await stream.aclose()
     await raises(SandboxFileNotFoundError, anext(files.read_stream("missing")))
     await files.write("empty", b"")
     equal([part async for part in files.read_stream("empty")], [])

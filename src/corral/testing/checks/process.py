@@ -313,7 +313,7 @@ async def reader_that_leaves_frees_the_program(box: AsyncSandbox) -> None:
     process = await box.start("head -c 30000000 /dev/zero; echo end >&2")
     reader = process.output()
     await anext(reader)
-    await reader.aclose()  # type: ignore[attr-defined]  # every one of ours is an async generator
+    await reader.aclose()
     result = await process.wait()
     equal((result.exit_code, result.stderr), (0, "end\n"))
 

@@ -203,7 +203,7 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
 
     async def tell() -> dict[str, Any]:
         entries = recorded.entries(since=since)
-        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(entries):
             async for entry in entries:
                 if entry.kind == "stdout":
                     await socket.send(entry.data)
