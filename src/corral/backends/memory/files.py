@@ -28,7 +28,7 @@ class MemoryFiles(AsyncFiles):
 
     @contextlib.contextmanager
     def _acting(self, path: str, op: str) -> Iterator[Tree]:
-        """Around every operation: the sandbox lives, nobody else changes the tree, and refusals get our classes."""
+        """Around every operation: checks that the sandbox exists, locks the tree, and translates errors."""
         self._guard()
         with told(path, sandbox_id=self._sandbox_id, op=op), self._tree.lock:
             if isinstance(path, FollowedPath) and self._tree.has_link(path):

@@ -1,4 +1,4 @@
-"""A program of the fake: a task in the event loop of whoever started it."""
+"""A program of the memory backend: a task in the event loop that started it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _pids = itertools.count(2)
 
 
 class MemoryProcess(AsyncProcess):
-    """A program of the fake."""
+    """A program of the memory backend."""
 
     def __init__(self, *, sandbox_id: str, request: SpawnRequest) -> None:
         super().__init__(request, sandbox_id=sandbox_id)
@@ -46,7 +46,7 @@ class MemoryProcess(AsyncProcess):
         self._add(self._run(call, run))
 
     def begin_child(self, work: Awaitable[int]) -> None:
-        """Something in the background that belongs to the same tree."""
+        """Start a background child, which belongs to the same tree."""
         self._add(_forget(work))
 
     def _add(self, work: Awaitable[object]) -> None:
@@ -76,13 +76,13 @@ class MemoryProcess(AsyncProcess):
     def _signalled(self, number: int) -> Ending:
         return Ending(128 + number, "signalled", self._usage(), signal=number)
 
-    # What callers do.
+    # What callers ask for.
 
     async def _write(self, data: bytes) -> bool:
         if not self._request.stdin:
             return False
         if self.input.ended or self.ended:
-            self.input.received += data  # a scripted reply is over before it is fed: the record has it all the same
+            self.input.received += data  # a scripted reply may be over before it is fed: `PastCall` shows it
             return False
         self.input.feed(data)
         await asyncio.sleep(0)
@@ -110,9 +110,9 @@ class MemoryProcess(AsyncProcess):
         self._stop(error)
 
     def _stop(self, ending: Ending | CorralError) -> None:
-        """From any thread: the end is told at once, the tasks are cancelled in their own loop."""
+        """From any thread: report the end at once, and cancel the tasks in their loop."""
         self.finish(ending)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and has cancelled them
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks are cancelled
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -123,6 +123,6 @@ class MemoryProcess(AsyncProcess):
 
 
 async def _forget(work: Awaitable[int]) -> None:
-    """Nobody asks how a program in the background ended."""
+    """Run a background program, whose result is not used."""
     with contextlib.suppress(Exception):
         await work

@@ -57,7 +57,7 @@ def replace(tree: Tree, search: TextSearch, new: bytes) -> ReplaceResult:
 
 
 def _text_files(tree: Tree, search: TextSearch, unreadable: list[str]) -> list[tuple[str, Node]]:
-    """The regular files below a path (or the one that it is) that hold text and may be read."""
+    """The readable text files below a path, or the file at that path."""
     path, top = tree.existing(search.root)
     found: list[tuple[str, Node]] = [(path, top)]
     if top.kind == "folder":
