@@ -129,7 +129,7 @@ class AsyncSandbox:
         if spec is not None and spec_options:
             raise TypeError(f"give either spec= or {', '.join(sorted(spec_options))}, not both")
         self._maker = get_backend(backend)
-        self._wish = spec if spec is not None else make_spec(**spec_options)
+        self._requested = spec if spec is not None else make_spec(**spec_options)
         self._on_event = on_event
         self._primitives: SandboxPrimitives | None = None
 
@@ -189,7 +189,7 @@ class AsyncSandbox:
         return self
 
     async def _make(self) -> AsyncSandbox:
-        making = asyncio.ensure_future(self._maker.create(self._wish, on_event=self._on_event))
+        making = asyncio.ensure_future(self._maker.create(self._requested, on_event=self._on_event))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -570,7 +570,7 @@ class AsyncSandbox:
         self, command: Command, options: CallOptions, *, stdin: bool, background: bool = False
     ) -> SpawnRequest:
         primitives = self._open
-        given = cast("StartOptions", options)  # it has every keyword that a request is made of
+        given = cast("StartOptions", options)  # which has every keyword of a request
         timeout, limit, user = given.get("timeout"), given.get("output_limit_bytes"), given.get("user")
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         if limit is not None and limit < 1:

@@ -34,7 +34,7 @@ from corral.protocol import SessionOptions
 from corral.results import OutputChunk, StreamName
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Entry, Recorded
 from corral.sessions.shell import DRIVER, FEED, PLACE, RUN, SIGNAL
-from corral.sessions.transcript import KEPT_BYTES, Demux, Piece, Told, Transcript, ended_streams
+from corral.sessions.transcript import KEPT_BYTES, CommandState, Demux, Piece, Transcript, ended_streams
 
 if TYPE_CHECKING:
     from corral.client.sandbox import AsyncSandbox
@@ -404,7 +404,7 @@ class ShellSession:
     async def _note(self, note: dict[str, object]) -> None:
         await self._recorded.note(json.dumps(note).encode())
 
-    def _told(self, command_id: str) -> Told:
+    def _told(self, command_id: str) -> CommandState:
         with self._lock:
             told = self._transcript.commands.get(command_id)
         if told is None:
@@ -425,7 +425,7 @@ class ShellSession:
         async for entry in self._recorded.entries(since=self._transcript.next_offset, follow=False):
             self._hear(entry)
 
-    async def _until(self, command_id: str, condition: Callable[[Told], bool]) -> None:
+    async def _until(self, command_id: str, condition: Callable[[CommandState], bool]) -> None:
         """Follow the record until the state of a command is known, or the shell has exited."""
         await self._catch_up()
         if condition(self._told(command_id)) or self._transcript.end is not None:
@@ -462,7 +462,7 @@ class ShellSession:
                     return
 
 
-def _read(entry: Entry, gap: int, demux: Demux, told: Told) -> list[Piece]:
+def _read(entry: Entry, gap: int, demux: Demux, told: CommandState) -> list[Piece]:
     pieces = demux.lose(gap, told.id) if gap > 0 else []  # a gap at the beginning includes the first mark
     if entry.kind == "note":
         fed = json.loads(entry.data).get("fed")
@@ -485,6 +485,6 @@ def _shown(piece: Piece) -> bytes:
     return piece.data
 
 
-def _describe(told: Told) -> SessionCommand:
+def _describe(told: CommandState) -> SessionCommand:
     code = told.exit_code if told.ended else None
     return SessionCommand(told.id, told.text, code, told.at, told.begun)

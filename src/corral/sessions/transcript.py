@@ -124,7 +124,7 @@ class Demux:
 
 
 @dataclass(slots=True)
-class Told:
+class CommandState:
     """The state of one command, as far as the record tells it."""
 
     id: str
@@ -165,13 +165,13 @@ class Transcript:
     def __init__(self) -> None:
         self.next_offset = 0
         self.about: dict[str, Any] = {}
-        self.commands: dict[str, Told] = {}
+        self.commands: dict[str, CommandState] = {}
         """The commands that are not forgotten, oldest first."""
-        self.waiting: dict[str, Told] = {}
+        self.waiting: dict[str, CommandState] = {}
         """Those of them that have not ended."""
         self.memory_bytes = 0
         """About how much memory they take."""
-        self._unsealed: dict[str, Told] = {}
+        self._unsealed: dict[str, CommandState] = {}
         self.end: dict[str, Any] | None = None
         """How the shell ended."""
         self._demux: Demux | None = None
@@ -202,7 +202,7 @@ class Transcript:
             self._demux = Demux.with_nonce(self.about["nonce"])
         if "command" in note:
             asked = note["command"]
-            told = self.commands[asked["id"]] = self.waiting[asked["id"]] = Told(
+            told = self.commands[asked["id"]] = self.waiting[asked["id"]] = CommandState(
                 id=asked["id"],
                 text=asked["text"],
                 at=entry.at,
@@ -254,7 +254,7 @@ class Transcript:
                 self._end_before(told)
                 self._note_end(told)
 
-    def _end_before(self, last: Told) -> None:
+    def _end_before(self, last: CommandState) -> None:
         """Commands run one after the other: end those that started before this one, even if their mark was lost."""
         for told in list(self.waiting.values()):
             if told.noted >= last.noted:
@@ -268,7 +268,7 @@ class Transcript:
             told.exit_code = code
             self._note_end(told)
 
-    def _note_end(self, told: Told) -> None:
+    def _note_end(self, told: CommandState) -> None:
         told.ends = _BOTH
         self.waiting.pop(told.id, None)
         if not told.sealed:

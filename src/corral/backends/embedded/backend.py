@@ -154,32 +154,27 @@ class EmbeddedBackend(StoppedSandboxes):
         hello = await self._ask_launcher(op="capabilities")
         limited = set(hello["limited"])
         root = bool(hello["root"])
-        notes = []
-        if not root:
-            notes.append("one user id: /usr can't be changed inside, and user='root' is not there")
-        if "memory" not in limited:
-            notes.append(
-                "memory is added up ten times a second: mapped pages and page tables, not pipes or unmapped files"
-            )
-        if "cpu" not in limited:
-            notes.append("processors are not limited: cpus= is refused, and the usual two are not kept")
-        if not hello["hard_disk"]:
-            notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
-        notes.append("file locks are counted four times a second; more than 4,096 end the programs of a sandbox")
-        shares = set()
-        if not root:
-            shares.add("user")
-            notes.append(
-                "one user id: pipes, descriptors in flight and inotify instances are taken from yours, each sandbox's "
-                "part of them bounded"
-            )
-        if not hello["own_devices"]:
-            shares.add("devices")
-            notes.append("/dev has shared with the host: programs inside can see when others open them, and lock them")
-        if not hello["uid_locks"]:
-            notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
-        if hello["trees"] != "cgroup":
-            notes.append("pause stops processes by SIGSTOP: their parents can see it")
+        notes = {
+            "one user id: /usr can't be changed inside, and user='root' is not there": not root,
+            "memory is added up ten times a second: mapped pages and page tables, not pipes or unmapped files": (
+                "memory" not in limited
+            ),
+            "processors are not limited: cpus= is refused, and the usual two are not kept": "cpu" not in limited,
+            "disk is measured now and then, deleted files left out; ephemeral=True makes it hard": (
+                not hello["hard_disk"]
+            ),
+            "file locks are counted four times a second; more than 4,096 end the programs of a sandbox": True,
+            "one user id: pipes, descriptors in flight and inotify instances are taken from yours, each sandbox's "
+            "part of them bounded": not root,
+            "/dev has shared with the host: programs inside can see when others open them, and lock them": (
+                not hello["own_devices"]
+            ),
+            "no folder for locks in /run or /var/lib: any local user can take the ranges of user ids": (
+                not hello["uid_locks"]
+            ),
+            "pause stops processes by SIGSTOP: their parents can see it": hello["trees"] != "cgroup",
+        }
+        shares = {"user": not root, "devices": not hello["own_devices"]}
         return Capabilities(
             isolation="namespaces" if root else "namespaces, rootless",
             memory="hard" if "memory" in limited else "soft",
@@ -187,9 +182,9 @@ class EmbeddedBackend(StoppedSandboxes):
             cpu="hard" if "cpu" in limited else "none",
             disk="hard" if hello["hard_disk"] else "soft",
             powers=POWERS if root else POWERS - {"users"},
-            notes=tuple(notes),
+            notes=tuple(text for text, applies in notes.items() if applies),
             locks="soft",
-            shares=frozenset(shares),
+            shares=frozenset(name for name, applies in shares.items() if applies),
         )
 
     async def aclose(self) -> None:

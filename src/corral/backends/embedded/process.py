@@ -40,7 +40,7 @@ class Source(Protocol):
     """The reader of a descriptor that the pump watches."""
 
     def ready(self, descriptor: int) -> Turn:
-        """Read what is there; returns when to be called again."""
+        """Read what is available; returns when to be called again."""
 
 
 class Pump:

@@ -17,7 +17,7 @@ Wanted = str | re.Pattern[str]
 
 @dataclass(frozen=True, slots=True)
 class PastCall:
-    """A call that was made. `text` is the shell text, the snippet, or the arguments as a shell would quote them."""
+    """A past call. `text` is the shell text, the snippet, or the arguments as a shell would quote them."""
 
     argv: tuple[str, ...]
     text: str

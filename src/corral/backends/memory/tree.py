@@ -181,7 +181,7 @@ class Tree:
     # Changing.
 
     def put(self, spot: Spot, node: Node) -> None:
-        """Place a node at a spot, replacing what is there. Raises: EACCES, ENOSPC."""
+        """Place a node at a spot, replacing the old one. Raises: EACCES, ENOSPC."""
         self.need(spot.parent, WRITE)
         grown = node.size - (spot.node.size if spot.node is not None and spot.node.kind == "file" else 0)
         if node.kind == "file" and self._used_bytes + grown > self._limit_bytes:
