@@ -165,13 +165,13 @@ def _held_folder(path: str, *, parents: bool, links: bool) -> Iterator[tuple[int
         _refuse_magic(path)
         above, name = os.path.split(os.path.realpath(path))
         if parents:
-            make_folders(above, mode=0o755)
+            make_folders(above)
         folder = open_folder(above, ())
     else:
         above, name = os.path.split(path)
         folder = open_folder("/", split(above), make=parents)
     try:
-        yield folder, name
+        yield folder, name or "."  # "/" has no name, and is refused as any other folder
     finally:
         os.close(folder)
 
@@ -309,45 +309,46 @@ def edit(
 
 
 def make_folder(path: str, *, parents: bool = False, mode: int | None = None) -> None:
-    """A new folder; with `parents` also those above it, and then it may be there already."""
+    """Create a folder; with `parents` also those above it, and then it may exist already."""
+    above, name = os.path.split(path.rstrip("/") or "/")
     if parents:
+        make_folders(above)
+    folder = open_folder(above or ".", ())
+    try:
+        flags = _LISTED
         try:
-            make_folders(path, mode=0o755)
-        except NotADirectoryError:
-            if os.path.lexists(path):  # the file itself has this name, not one above it
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-            raise
-    else:
-        os.mkdir(path)
-        os.chmod(path, 0o755)
-    if mode is not None:
-        os.chmod(path, mode)
+            os.mkdir(name or ".", 0o755, dir_fd=folder)
+        except FileExistsError:
+            if not parents or not os.path.isdir(path):
+                raise
+            flags &= ~getattr(os, "O_NOFOLLOW", 0)
+        if mode is not None:
+            # By descriptor: a program may have put a link in the place of a folder that was just created.
+            descriptor = os.open(name or ".", flags, dir_fd=folder)
+            try:
+                os.fchmod(descriptor, mode)
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(folder)
 
 
-def make_folders(path: str, *, mode: int | None = None) -> None:
-    """A folder and those above it, new ones with this mode (else as the umask has it). Without recursion: a path has
-    room for 2,000 of them."""
-    missing = []
+def make_folders(path: str) -> None:
+    """Create a folder and those above it, where they are missing. Existing links are followed. Without recursion: a
+    path has room for 2,000 folders."""
+    missing: list[str] = []
     while True:
         try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-            break
+            os.close(open_folder(path, reversed(missing), make=True))
+            return
         except FileNotFoundError:
-            above = os.path.dirname(path.rstrip("/"))
+            above, name = os.path.split(path.rstrip("/"))
             if not above:
                 raise
-            missing.append(path)
+            missing.append(name)
             path = above
-    for folder in reversed(missing):
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            if not os.path.isdir(folder):
-                raise
-        else:
-            if mode is not None:
-                os.chmod(folder, mode)
+        except LinkFoundError as error:  # it leads nowhere: else it would have been followed
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from error
 
 
 def move(source: str, target: str, *, overwrite: bool = True) -> None:

@@ -14,7 +14,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 try:
     import ctypes
@@ -94,7 +94,7 @@ def _open_long(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
             os.close(held)
 
 
-def open_folder(top: str | os.PathLike[str], parts: Sequence[str], *, make: bool = False) -> int:
+def open_folder(top: str | os.PathLike[str], parts: Iterable[str], *, make: bool = False) -> int:
     """A descriptor of a folder below `top`, which may itself be reached by links. `make` makes what is missing.
 
     Raises:
@@ -153,7 +153,7 @@ def _has_openat2() -> bool:
     return True
 
 
-def _walk(folder: int, parts: Sequence[str], *, make: bool = False) -> int:
+def _walk(folder: int, parts: Iterable[str], *, make: bool = False) -> int:
     """From an open folder, which is closed, to one below."""
     try:
         for part in parts:

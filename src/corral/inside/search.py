@@ -78,7 +78,7 @@ def glob(
         for entry, info in tree.walk(outcome, hidden=hidden, depth=find_depth(pattern)):
             if linked and (info.st_nlink == 1 or not stat.S_ISREG(info.st_mode)):
                 continue
-            if wanted.fullmatch(os.path.relpath(entry, path)):
+            if wanted.fullmatch(tree.relative(entry)):
                 if found >= limit:
                     outcome.truncated = True
                     return
@@ -148,6 +148,7 @@ class _Tree:
 
     def __init__(self, root: str, top: int, *, links: bool) -> None:
         self._root = root
+        self._prefix = len(root.rstrip("/")) + 1
         self._top = top
         self._links = links
 
@@ -191,8 +192,13 @@ class _Tree:
             return open_regular(path, links=self._links)
         return open_regular(self._below(path), links=False, folder=self._top)
 
+    def relative(self, path: str) -> str:
+        """The path of an entry from the root. By its length alone: `os.path.relpath` would take longer than opening
+        the file does."""
+        return path[self._prefix :] or "."
+
     def _below(self, path: str) -> str:
-        below = path[len(self._root.rstrip("/")) :].lstrip("/") or "."
+        below = self.relative(path)
         if len(os.fsencode(below)) > _MAX_PATH_BYTES:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         return below
@@ -227,8 +233,7 @@ class _Tree:
             return
         asked = compile_glob(include) if include else None
         for path, info in self.walk(outcome, hidden=hidden):
-            below = os.path.relpath(path, self._root)
-            if stat.S_ISREG(info.st_mode) and is_included(os.path.basename(path), below, asked):
+            if stat.S_ISREG(info.st_mode) and is_included(os.path.basename(path), self.relative(path), asked):
                 yield path
 
 

@@ -73,7 +73,7 @@ def watch_over(request: dict[str, Any], inner: tuple[int, int, int], status: int
 
 
 def _close_all_but(keep: set[int]) -> None:
-    """A warden must not hold what belongs to others."""
+    """Close descriptors above the standard streams: neither a warden nor a task may hold what belongs to others."""
     for name in os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd"):
         descriptor = int(name)
         if descriptor > 2 and descriptor not in keep:
@@ -150,7 +150,7 @@ def _become(request: dict[str, Any], inner: tuple[int, int, int], failed: int, t
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(getattr(resource, name), (value, value))
     if task is not None:
-        os.close(failed)
+        _close_all_but(set())  # a program loses them by `execve`: the pipe to the agent above all
         return task(request["request"])
     env = {}
     if request.get("inherit", True):
