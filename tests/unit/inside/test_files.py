@@ -108,10 +108,10 @@ def test_root_can_not_be_written_as_a_file() -> None:
 
 def test_folder_is_made_with_those_above_it(tree: str) -> None:
     files.make_folder(f"{tree}/link/a/b/", parents=True, mode=0o2750)
-    assert os.stat(f"{tree}/sub/a/b").st_mode & 0o7777 == 0o2750
-    assert os.stat(f"{tree}/sub/a").st_mode & 0o7777 == 0o755
+    assert Path(f"{tree}/sub/a/b").stat().st_mode & 0o7777 == 0o2750
+    assert Path(f"{tree}/sub/a").stat().st_mode & 0o7777 == 0o755
     files.make_folder(f"{tree}/link", parents=True, mode=0o711)  # follows the link: it is there already
-    assert os.stat(f"{tree}/sub").st_mode & 0o7777 == 0o711
+    assert Path(f"{tree}/sub").stat().st_mode & 0o7777 == 0o711
     files.make_folder("/", parents=True)
 
 
@@ -136,8 +136,8 @@ def test_mode_of_a_new_folder_is_not_given_to_what_takes_its_place(tree: str, mo
         os.rmdir(name, dir_fd=dir_fd)
         os.symlink("sub", name, dir_fd=dir_fd)
 
-    before = os.stat(f"{tree}/sub").st_mode
+    before = Path(f"{tree}/sub").stat().st_mode
     monkeypatch.setattr(os, "mkdir", mkdir)
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=r"link|directory"):
         files.make_folder(f"{tree}/new", mode=0o700)
-    assert os.stat(f"{tree}/sub").st_mode == before
+    assert Path(f"{tree}/sub").stat().st_mode == before
