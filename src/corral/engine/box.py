@@ -20,7 +20,7 @@ from corral.engine.layers import LayerStore
 from corral.engine.perform import DEVICE_LAYER, Stage, make_devices, open_layer, perform
 from corral.engine.plan import OpenLayer, layer_name, plan_sandbox, shown_by_host
 from corral.engine.private import find_private
-from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
+from corral.engine.recipe import BASE_FIRST_UID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
 from corral.engine.sampling import DiskWatch
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
@@ -472,6 +472,3 @@ def _open_earlier(layer: Layer, identity: Identity) -> int:
         os.close(mount_fd)
         raise
     return mount_fd
-
-
-CODE_IDS = (CODE_UID, CODE_GID)

@@ -11,19 +11,11 @@ from dataclasses import dataclass
 
 from corral.engine import wire
 from corral.engine.child import Program
+from corral.engine.errors import RefusedError
 from corral.engine.spare import Spare
 from corral.engine.trees import Trees
 from corral.inside.starting import set_window
 from corral.inside.trees import read_status
-
-
-class CallRefusedError(Exception):
-    """The program could not be started at all."""
-
-    def __init__(self, code: str, number: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.errno = number
 
 
 @dataclass(slots=True)
@@ -43,7 +35,6 @@ class Call:
     reason: str = ""
     limit: str = ""
     ended: bool = False
-    client_gone: bool = False
     terminal_fd: int | None = None
     """The terminal's inner side, held so that its outer side does not hang up before the program has opened it."""
     master_fd: int | None = None
@@ -56,7 +47,7 @@ class Call:
         """Let a waiting child become the program. That it runs is announced when it does.
 
         Raises:
-            CallRefusedError: no terminal is left, or the child has died.
+            RefusedError: no terminal is left, or the child has died.
         """
         master, slave = _open_terminal(program) if program.pty else (None, None)
         terminal = os.ttyname(slave) if slave is not None else None
@@ -64,7 +55,7 @@ class Call:
             for descriptor in (master, slave):
                 if descriptor is not None:
                     os.close(descriptor)
-            raise CallRefusedError("fork", 0, "the process that was to become the program has been killed")
+            raise RefusedError("the process that was to become the program has been killed", code="fork")
         now = time.monotonic()
         return cls(
             number=spare.number,
@@ -144,7 +135,7 @@ def _open_terminal(program: Program) -> tuple[int, int]:
     try:
         master, slave = pty.openpty()
     except OSError as error:
-        raise CallRefusedError("pty", error.errno or 0, f"no pseudo terminal: {error.strerror}") from error
+        raise RefusedError(f"no pseudo terminal: {error.strerror}", code="pty", errno=error.errno or 0) from error
     os.fchown(slave, program.uid, program.gid)
     set_window(master, program.rows, program.columns)
     return master, slave

@@ -13,7 +13,7 @@ EngineError
 from __future__ import annotations
 
 import errno
-from typing import Final
+from typing import Any, Final
 
 
 class EngineError(Exception):
@@ -83,3 +83,17 @@ class RefusedError(EngineError):
         super().__init__(message, hint=hint)
         self.code = code
         self.errno = errno
+
+
+def describe(error: Exception) -> dict[str, Any]:
+    """The message that carries an error to a client, where `client.check` raises it again."""
+    message = {"text": str(error), "hint": getattr(error, "hint", ""), "errno": getattr(error, "errno", 0) or 0}
+    if isinstance(error, RefusedError):
+        return {"error": error.code, **message}
+    if isinstance(error, SetupError):
+        return {"error": "setup", "step": error.step, **message}
+    if isinstance(error, GoneError):
+        return {"error": "gone", **message}
+    if isinstance(error, UnsupportedError | ExhaustedError):
+        return {"error": "unsupported", **message}
+    return {"error": "os", **message, "text": f"{type(error).__name__}: {error}"}

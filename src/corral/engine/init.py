@@ -17,10 +17,10 @@ from typing import NoReturn
 
 from corral.engine import syscalls, wire
 from corral.engine.agent.worker import serve_files
-from corral.engine.call import Call, CallRefusedError
+from corral.engine.call import Call
 from corral.engine.child import Program, program_steps
 from corral.engine.counting import LOOK_SECONDS, LockWatch, SharedWatch
-from corral.engine.errors import ExhaustedError, ProtocolError
+from corral.engine.errors import ExhaustedError, ProtocolError, RefusedError, describe
 from corral.engine.pausing import Pausing
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID, Limits
@@ -139,7 +139,7 @@ class Init:
 
     def _ensure_going(self) -> None:
         if self._pausing.paused:
-            raise CallRefusedError("paused", 0, "the sandbox is paused")
+            raise RefusedError("the sandbox is paused", code="paused")
 
     def _hear(self, control: socket.socket) -> None:
         try:
@@ -171,9 +171,9 @@ class Init:
             else:
                 wire.send(channel, self._answer(message))
                 channel.close()
-        except CallRefusedError as refusal:
+        except RefusedError as refusal:
             with contextlib.suppress(OSError):
-                wire.send(channel, {"error": refusal.code, "errno": refusal.errno, "text": str(refusal)})
+                wire.send(channel, describe(refusal))
             channel.close()
         except OSError:
             channel.close()  # the client is gone
@@ -216,7 +216,8 @@ class Init:
         try:
             call = Call.start(spare or self._fork_spare(), program, channel, oom_count=oom_count)
         except OSError as error:
-            raise CallRefusedError("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
+            text = f"can't start a process: {error.strerror}"
+            raise RefusedError(text, code="fork", errno=error.errno or 0) from error
         self._calls[call.number] = call
         self._last_use = time.monotonic()
         self._ready.watch(call.report_fd, lambda: self._hear_report(call))
@@ -237,7 +238,6 @@ class Init:
             received = None
         if received is None:
             self._ready.unwatch(call.channel.fileno())
-            call.client_gone = True
             if not call.program.outlive_client and call.reason == "":
                 self._end(call, "cancelled")
             return

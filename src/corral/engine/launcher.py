@@ -20,7 +20,7 @@ from typing import Any
 from corral.engine import cgroup, sweep, syscalls, wire
 from corral.engine.box import Box, Resting, Workshop, can_make_devices, make_box
 from corral.engine.client import receive_within
-from corral.engine.errors import EngineError, ExhaustedError, GoneError, ProtocolError, RefusedError, SetupError
+from corral.engine.errors import EngineError, ExhaustedError, GoneError, ProtocolError, SetupError, describe
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
@@ -157,21 +157,15 @@ class Launcher:
         owner = socket.socket(fileno=descriptors.pop(0))
         try:
             box = make_box(self._shop, recipe, owner, resting=resting)
-        except SetupError as error:
-            text = {"error": "setup", "text": str(error), "hint": error.hint, "step": error.step, "errno": error.errno}
-            self._answer(reply, text)
-            return
-        except RefusedError as error:
-            self._answer(reply, {"error": error.code, "text": str(error), "hint": error.hint})
-            return
-        except EngineError as error:
-            self._answer(reply, {"error": "unsupported", "text": str(error), "hint": error.hint})
-            return
         except FileExistsError:
             self._answer(reply, {"error": "exists", "text": f"there is a sandbox {recipe.sandbox_id!r} already"})
             return
+        except EngineError as error:
+            self._answer(reply, describe(error))
+            return
         except OSError as error:
-            self._answer(reply, {"error": "setup", "text": f"{error.strerror or error}", "errno": error.errno or 0})
+            refused = SetupError(f"{error.strerror or error}", errno=error.errno or 0)
+            self._answer(reply, describe(refused))
             return
         finally:
             owner.close()

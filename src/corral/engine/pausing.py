@@ -14,7 +14,7 @@ import os
 import signal
 import time
 
-from corral.engine.trees import CgroupTrees, Trees
+from corral.engine.trees import Trees
 from corral.inside.processes import Process, list_processes
 
 _PATIENCE_SECONDS = 2.0
@@ -63,7 +63,7 @@ class Pausing:
             self._go_on()
 
     def _stop(self) -> bool:
-        done = self._trees.freeze() if isinstance(self._trees, CgroupTrees) else None
+        done = self._trees.freeze()
         if done is None:
             done = self._stop_by_signal()
         if not done:
@@ -84,7 +84,7 @@ class Pausing:
         return True
 
     def _go_on(self) -> None:
-        if isinstance(self._trees, CgroupTrees) and self._trees.thaw():
+        if self._trees.thaw():
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGCONT)

@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 from corral.engine import syscalls, wire
 from corral.engine.box import Box
-from corral.engine.errors import EngineError, GoneError, RefusedError
-from corral.engine.forkreader import fork_reader
+from corral.engine.errors import EngineError, RefusedError, describe
+from corral.engine.forking import fork_reader
 from corral.engine.layers import LayerStore, ensure_not_too_deep
 from corral.engine.recipe import Limits
 from corral.engine.state import DataFolder, note_limits, read_state
@@ -74,7 +74,7 @@ class Powers:
                 box.ask_init({"op": operation})
                 box.paused = operation == "pause"
         except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
-            _send(reply, _refusal(error))
+            _send(reply, describe(error))
         else:
             _send(reply, {"ok": True})
 
@@ -151,7 +151,7 @@ def _resize_disk(box: Box, limits: Limits) -> None:
         raise RefusedError(text, code="no_such_limit", hint=hint) from error
 
 
-def _copy(box: Box, data: DataFolder, wish: wire.Message, writer: int) -> NoReturn:
+def _copy(box: Box, data: DataFolder, request: wire.Message, writer: int) -> NoReturn:
     """The child: copies, publishes, says how it went, and never comes back."""
     answer: wire.Message
     draft: Path | None = None
@@ -167,11 +167,11 @@ def _copy(box: Box, data: DataFolder, wish: wire.Message, writer: int) -> NoRetu
         else:
             _copy_folders(box, draft / "disk")
         below = tuple(layer.name for layer in box.recipe.layers)
-        name, passing = wish.get("name"), wish.get("passing")
+        name, passing = request.get("name"), request.get("passing")
         snapshot = store.publish(draft, below=below, name=name, sandbox_id=box.recipe.sandbox_id, passing=passing)
         answer = {"ok": True, "snapshot": snapshot.snapshot_id}
     except (OSError, EngineError) as error:
-        answer = _refusal(error)
+        answer = describe(error)
     except BaseException as error:  # noqa: BLE001 - this process must never return into its parent's loop
         answer = {"error": "fault", "text": repr(error)[:2000]}
     if "error" in answer and draft is not None:
@@ -205,15 +205,6 @@ def _copy_folders(box: Box, target: Path) -> None:
                 owner = os.stat(source / str(index))
                 os.chown(upper.parent, owner.st_uid, owner.st_gid)
             TreeCopy(str(source / str(index) / "u"), str(upper), owners=root).run()
-
-
-def _refusal(error: Exception) -> wire.Message:
-    if isinstance(error, RefusedError):
-        return {"error": error.code, "text": str(error), "hint": error.hint, "errno": error.errno}
-    if isinstance(error, GoneError):
-        return {"error": "gone", "text": str(error)}
-    number = error.errno if isinstance(error, OSError) else 0
-    return {"error": "os", "text": f"{type(error).__name__}: {error}", "errno": number or 0}
 
 
 def _send(reply: socket.socket, message: wire.Message) -> bool:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from corral.engine import syscalls
+from corral.engine.forking import fork_in_background
 
 FRESH_SECONDS = 3600.0
 PACKAGE_LISTS = (
@@ -43,7 +43,7 @@ def find_private(tree: str, kept_in: Path, package_lists: Sequence[str] = PACKAG
         return _renew(tree, file)
     made, entries = found
     if not 0 <= time.time() - made < FRESH_SECONDS:
-        _renew_in_background(tree, file)
+        fork_in_background(lambda: _renew(tree, file))
     return entries
 
 
@@ -100,18 +100,3 @@ def _renew(tree: str, file: Path) -> list[str]:
         draft.write_text(json.dumps({"made": made, "paths": paths}), encoding="utf-8", errors="surrogateescape")
         draft.rename(file)
     return paths
-
-
-def _renew_in_background(tree: str, file: Path) -> None:
-    try:
-        if os.fork() != 0:
-            return
-    except OSError:
-        return  # no process to be had now: another time
-    try:
-        syscalls.close_range(3)
-        with contextlib.suppress(OSError):
-            os.nice(10)
-        _renew(tree, file)
-    finally:
-        os._exit(0)

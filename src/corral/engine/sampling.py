@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from corral.engine import syscalls
-from corral.engine.forkreader import fork_reader
+from corral.engine.forking import fork_reader
 from corral.inside.nolinks import open_file
 
 ENTRIES_PER_LOOK = 500

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from corral.engine import base, cgroup, syscalls
+from corral.engine import base, cgroup
 from corral.engine.datafolder import SET_ASIDE
+from corral.engine.forking import fork_in_background
 from corral.engine.state import DataFolder, dead_folders, is_held, read_state
 from corral.engine.storage import loop
 from corral.inside.files import remove_tree
@@ -138,21 +139,9 @@ def delete(path: str) -> None:
     remove_tree(path, unlock=os.geteuid() != 0)
 
 
-def delete_in_background(data: DataFolder) -> int:
+def delete_in_background(data: DataFolder) -> None:
     """Fork a process that empties the trash. Only for the single-threaded launcher and keeper."""
-    try:
-        pid = os.fork()
-    except OSError:
-        return 0  # no process to be had now: the trash is emptied another time
-    if pid == 0:
-        try:
-            syscalls.close_range(3)
-            with contextlib.suppress(OSError):
-                os.nice(10)
-            empty_trash(data)
-        finally:
-            os._exit(0)
-    return pid
+    fork_in_background(lambda: empty_trash(data))
 
 
 def _remove_stale_groups(data: DataFolder) -> None:

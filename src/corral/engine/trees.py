@@ -6,6 +6,7 @@ child subreaper per call under which every orphan of the call comes to lie.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import errno
 import os
@@ -14,7 +15,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 from corral.engine import syscalls
 from corral.inside.processes import list_processes
@@ -40,37 +41,55 @@ class Started(NamedTuple):
     status_fd: int | None
 
 
-class Trees(Protocol):
+class Trees(abc.ABC):
     """The process trees of a sandbox, by number."""
 
+    def __init__(self) -> None:
+        self._helpers: set[int] = set()
+
+    @abc.abstractmethod
     def start(self, number: int, become: Become) -> Started:
         """Fork; the child calls `become`."""
 
+    @abc.abstractmethod
     def kill(self, number: int) -> None:
         """Kill every process of the call, however it hides."""
 
-    def cpu_seconds(self, number: int) -> float | None:
-        """CPU time of the whole tree, None if it is not counted."""
-
+    @abc.abstractmethod
     def finish(self, number: int) -> bool:
         """Remove the tree if it is empty; False while a process of it still runs."""
 
+    def cpu_seconds(self, number: int) -> float | None:
+        """CPU time of the whole tree, None if it is not counted."""
+        return None
+
     def protect(self, pid: int) -> None:
         """Register a helper of Corral, which belongs to no call and is not killed with one."""
+        self._helpers.add(pid)
 
     def wake_helpers(self) -> None:
         """Continue stopped helpers: code with the same uid can stop them."""
+        _signal_groups(self._helpers)
 
     def end_helpers(self) -> None:
         """Kill the helpers; they are started again on demand."""
+        _signal_groups(self._helpers, signal.SIGKILL)
+
+    def freeze(self) -> bool | None:
+        """Stop every call where it is, and the helpers. None: there is no freezer. False: it took too long."""
+        return None
+
+    def thaw(self) -> bool:
+        """Unfreeze. False if there is no freezer."""
+        return False
 
 
-class CgroupTrees:
+class CgroupTrees(Trees):
     """One cgroup2 leaf per call."""
 
     def __init__(self, group_fd: int) -> None:
+        super().__init__()
         self._group = group_fd
-        self._helpers: set[int] = set()
 
     def start(self, number: int, become: Become) -> Started:
         name = f"call{number}"
@@ -88,8 +107,8 @@ class CgroupTrees:
         return Started(pid, pid, None)
 
     def kill(self, number: int) -> None:
-        """See `Trees`. The kernel's own kill passes over a process whose first thread has ended. A signal reaches that
-        as well, and it does not fork meanwhile: it is frozen before."""
+        """The kernel's own kill passes over a process whose first thread has ended. A signal reaches that as well, and
+        it does not fork meanwhile: it is frozen before."""
         with contextlib.suppress(OSError):
             self._write(f"call{number}/cgroup.freeze", "1")
         try:
@@ -127,18 +146,7 @@ class CgroupTrees:
             raise
         return True
 
-    def protect(self, pid: int) -> None:
-        """Register a helper, which is in init's own leaf and never killed with a call."""
-        self._helpers.add(pid)
-
-    def wake_helpers(self) -> None:
-        _signal_groups(self._helpers)
-
-    def end_helpers(self) -> None:
-        _signal_groups(self._helpers, signal.SIGKILL)
-
     def freeze(self) -> bool | None:
-        """Stop every call where it is, and the helpers. None: this kernel has no freezer. False: it took too long."""
         leaves = self._leaves()
         try:
             for leaf in leaves:
@@ -154,7 +162,6 @@ class CgroupTrees:
         return True
 
     def thaw(self) -> bool:
-        """Unfreeze. False if there is no freezer."""
         try:
             for leaf in self._leaves():
                 self._write(f"{leaf}/cgroup.freeze", "0")
@@ -181,27 +188,21 @@ class CgroupTrees:
             os.close(descriptor)
 
 
-class ReaperTrees:
+class ReaperTrees(Trees):
     """One child subreaper per call. It waits for the program, passes its end on, and stays while orphans live."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._reapers: dict[int, int] = {}
         self._programs: dict[int, int] = {}
-        self._helpers: set[int] = set()
         self._stopped: set[int] = set()
         self._last_kill = -_BORN_SECONDS
 
-    def protect(self, pid: int) -> None:
-        self._helpers.add(pid)
-
     def wake_helpers(self) -> None:
-        _signal_groups(self._helpers)
+        super().wake_helpers()
         _signal_groups(set(self._reapers.values()))
         if time.monotonic() < self._last_kill + _BORN_SECONDS:
             self._wake_newborn()
-
-    def end_helpers(self) -> None:
-        _signal_groups(self._helpers, signal.SIGKILL)
 
     def _wake_newborn(self) -> None:
         """A fork that was under way while we stopped and continued all gives a child that is born stopped.
@@ -235,9 +236,6 @@ class ReaperTrees:
         program = [self._programs[number]] if number in self._programs and number in self._reapers else []
         self._stopped = _stop_and_kill(program, spared={reaper, os.getpid()}, others=[*others, *self._helpers])
         self._last_kill = time.monotonic()
-
-    def cpu_seconds(self, number: int) -> float | None:
-        return None
 
     def finish(self, number: int) -> bool:
         pid = self._reapers.get(number)

@@ -1,8 +1,8 @@
 """Uppers in a separate file system in a sparse file: a hard quota of bytes and inodes on any disk.
 
 mkfs runs once per size; each sandbox gets a sparse copy of that template (about 1 MiB of real data), and the templates
-that were used last are kept. The loop device
-clears itself and the mount is never attached to the host's tree, so that a killed launcher leaves only the file.
+that were used last are kept. The loop device clears itself and the mount is never attached to the host's tree, so that
+a killed launcher leaves only the file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LoopStorage:
     @staticmethod
     def available() -> bool:
         """Whether loop devices and mkfs.ext4 are here. Found out by trying, not by reading settings."""
-        if _mkfs() is None:
+        if shutil.which("mkfs.ext4", path=_PROGRAMS) is None:
             return False
         try:
             control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
@@ -138,20 +138,7 @@ class LoopStorage:
         try:
             with open(unfinished, "wb") as file:
                 file.truncate(size_bytes)
-            options = [
-                "-q",
-                "-F",
-                "-b",
-                "4096",
-                "-m",
-                "0",
-                "-O",
-                "^has_journal,^resize_inode",
-                "-N",
-                str(inodes),
-                "-I",
-                str(_INODE_BYTES),
-            ]
+            options = f"-q -F -b 4096 -m 0 -O ^has_journal,^resize_inode -N {inodes} -I {_INODE_BYTES}".split()
             _run("mkfs.ext4", *options, "-E", "lazy_itable_init=1,nodiscard", unfinished)
             os.rename(unfinished, path)  # two launchers may race: either result is good
         finally:
@@ -159,10 +146,6 @@ class LoopStorage:
                 os.unlink(unfinished)
         self._collect()
         return path
-
-
-def _mkfs() -> str | None:
-    return shutil.which("mkfs.ext4", path=_PROGRAMS)
 
 
 def _run(program: str, *arguments: str) -> None:
