@@ -14,11 +14,11 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from corral.inside.filerequests import answer
+from corral.inside.filerequests import answer, write_options
 from corral.inside.files import open_regular, replacing, staging, write_all
 from corral.inside.refusal import RefusedError, describe_refusal
-from corral.inside.tars.reading import PIECE_BYTES, BrokenArchiveError
-from corral.inside.tars.unpacking import LeadsOutError, unpack_tree
+from corral.inside.tars.reading import PIECE_BYTES
+from corral.inside.tars.unpacking import unpack_tree
 from corral.inside.tars.writing import pack_tree
 
 _BATCH_BYTES = 64 * 1024
@@ -82,35 +82,22 @@ def _serve_read(request: dict[str, Any]) -> None:
 
 
 def _read_content() -> Iterator[bytes]:
-    while True:
-        left = int.from_bytes(_read_exactly(4), "big")
-        if left == 0:
-            return
-        while left:
-            piece = os.read(0, min(left, PIECE_BYTES))
-            if not piece:
-                raise RefusedError("aborted", errno.ECANCELED, "the content was cut short")
-            left -= len(piece)
-            yield piece
+    while left := int.from_bytes(b"".join(_read_exactly(4)), "big"):
+        yield from _read_exactly(left)
 
 
-def _read_exactly(count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = os.read(0, count - len(data))
+def _read_exactly(count: int) -> Iterator[bytes]:
+    while count:
+        piece = os.read(0, min(count, PIECE_BYTES))
         if not piece:
             raise RefusedError("aborted", errno.ECANCELED, "the content was cut short")
-        data += piece
-    return data
-
-
-def _how(request: dict[str, Any]) -> dict[str, Any]:
-    return {key: request[key] for key in ("mode", "parents", "exclusive", "append", "links") if key in request}
+        count -= len(piece)
+        yield piece
 
 
 def _serve_write(request: dict[str, Any]) -> None:
     size = 0
-    with replacing(request["path"], **_how(request)) as target:
+    with replacing(request["path"], **write_options(request)) as target:
         for piece in _read_content():
             write_all(target, piece)
             size += len(piece)
@@ -119,7 +106,7 @@ def _serve_write(request: dict[str, Any]) -> None:
 
 def _serve_stage(request: dict[str, Any]) -> None:
     """Another writes the content, to the path that is said first; then comes how much it was, as a block of digits."""
-    with staging(request["path"], **_how(request)) as place:
+    with staging(request["path"], **write_options(request)) as place:
         _say({"place": place})
         size = int(b"".join(_read_content()))
         found = os.lstat(place).st_size
@@ -134,10 +121,7 @@ def _serve_pack(request: dict[str, Any]) -> None:
 
 def _serve_unpack(request: dict[str, Any]) -> None:
     content = _read_content()
-    try:
-        count = unpack_tree(request["path"], content)
-        for _ in content:  # what follows the end of the archive
-            pass
-    except (BrokenArchiveError, LeadsOutError) as error:
-        raise RefusedError("archive", 0, f"malformed archive: {error}") from error
+    count = unpack_tree(request["path"], content)
+    for _ in content:  # what follows the end of the archive
+        pass
     _say({"count": count})

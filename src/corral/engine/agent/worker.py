@@ -9,7 +9,7 @@ import socket
 from typing import NoReturn
 
 from corral.engine import syscalls, wire
-from corral.engine.agent import archive, files, watch
+from corral.engine.agent import files, watch
 from corral.engine.agent.reply import Reply
 from corral.engine.errors import ExhaustedError, ProtocolError
 from corral.engine.perform import Stage
@@ -23,8 +23,8 @@ _OPERATIONS: dict[str, files.Operation] = {
     "open": files.open_for_reading,
     "write": files.write,
     "write_stream": files.write_stream,
-    "pack": archive.pack,
-    "unpack": archive.unpack,
+    "pack": files.pack,
+    "unpack": files.unpack,
     "watch": watch.watch,
 }
 _QUICK = frozenset(("open", "write", *filerequests.QUICK))
