@@ -28,27 +28,11 @@ _PREFIX = f"{_FORMAT}-"
 _ATTEMPTS = 10
 
 _FOLDERS = {
-    "dev": 0o755,
-    "etc": 0o755,
-    "etc/alternatives": 0o755,
-    "etc/fonts": 0o755,
-    "home": 0o755,
-    "mnt": 0o755,
-    "opt": 0o755,
-    "opt/corral": 0o755,
-    "opt/corral/bin": 0o755,
-    "proc": 0o555,
+    **dict.fromkeys(("dev", "etc", "etc/alternatives", "etc/fonts", "home", "mnt", "opt", "opt/corral"), 0o755),
+    **dict.fromkeys(("opt/corral/bin", "run", "srv", "usr", "var", "var/cache", "var/lib", "var/log"), 0o755),
+    **dict.fromkeys(("proc", "sys"), 0o555),
+    **dict.fromkeys(("tmp", "var/tmp"), 0o1777),
     "root": 0o700,
-    "run": 0o755,
-    "srv": 0o755,
-    "sys": 0o555,
-    "tmp": 0o1777,
-    "usr": 0o755,
-    "var": 0o755,
-    "var/cache": 0o755,
-    "var/lib": 0o755,
-    "var/log": 0o755,
-    "var/tmp": 0o1777,
 }
 OWN_FOLDERS = ("home/daytona", "workspace", "workspaces")
 """Of the code's user. Clients expect all three: which one is each framework's choice."""
@@ -107,21 +91,9 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
     """Create the skeleton if it does not exist, and return the trees of a sandbox on it."""
     links, real = _root_entries()
     alternatives = _alternatives()
-    content = json.dumps(
-        [
-            _FORMAT,
-            _FOLDERS,
-            OWN_FOLDERS,
-            _ETC,
-            links,
-            real,
-            alternatives,
-            description.commands,
-            [t.target for t in description.tools],
-            description.owned,
-        ],
-        sort_keys=True,
-    )
+    targets = [tool.target for tool in description.tools]
+    made_up = [_FORMAT, _FOLDERS, OWN_FOLDERS, _ETC, links, real, alternatives, description.commands, targets]
+    content = json.dumps([*made_up, description.owned], sort_keys=True)
     parent = make_part(data_folder, FOLDER)
     skeleton = parent / f"{_PREFIX}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     for _ in range(_ATTEMPTS):

@@ -150,31 +150,32 @@ class Group:
 
     def usage(self) -> dict[str, float | int | None]:
         """CPU seconds, current and peak memory, processes: from the kernel, None if not counted."""
-        cpu = _flat(self.unified, "cpu.stat").get("usage_usec")
+        cpu = _flat(self.unified and self.unified / "cpu.stat").get("usage_usec")
         cpu_seconds = cpu / 1e6 if cpu is not None else None
         if "cpuacct" in self.v1:
             nanoseconds = _number(self.v1["cpuacct"] / "cpuacct.usage")
             cpu_seconds = nanoseconds / 1e9 if nanoseconds is not None else cpu_seconds
-        memory, peak = _number(self.unified, "memory.current"), _number(self.unified, "memory.peak")
-        if "memory" in self.v1:
-            memory = _number(self.v1["memory"], "memory.usage_in_bytes")
-            peak = _number(self.v1["memory"], "memory.max_usage_in_bytes")
-        processes = _number(self.v1.get("pids", self.unified), "pids.current")
-        return {"cpu_seconds": cpu_seconds, "memory_bytes": memory, "peak_memory_bytes": peak, "processes": processes}
+        return {
+            "cpu_seconds": cpu_seconds,
+            "memory_bytes": _number(self._file("memory", "memory.current", v1="memory.usage_in_bytes")),
+            "peak_memory_bytes": _number(self._file("memory", "memory.peak", v1="memory.max_usage_in_bytes")),
+            "processes": _number(self._file("pids", "pids.current", v1="pids.current")),
+        }
+
+    def _file(self, controller: str, name: str, *, v1: str) -> Path | None:
+        """A controller's file, in the hierarchy that has the controller."""
+        if controller in self.v1:
+            return self.v1[controller] / v1
+        return self.unified / name if self.unified is not None else None
 
     def out_of_memory_kills(self) -> int:
         """How often the kernel's OOM killer has killed a process of this sandbox."""
-        if "memory" in self.v1:
-            return _flat(self.v1["memory"], "memory.oom_control").get("oom_kill", 0)
-        return _flat(self.unified, "memory.events").get("oom_kill", 0)
+        return _flat(self.out_of_memory_file()).get("oom_kill", 0)
 
     def out_of_memory_file(self) -> Path | None:
-        """The file init may read to see its own count."""
-        if "memory" in self.v1:
-            return self.v1["memory"] / "memory.oom_control"
-        if self.unified is not None and (self.unified / "memory.events").exists():
-            return self.unified / "memory.events"
-        return None
+        """The file in which init may read that count; None if there is none."""
+        path = self._file("memory", "memory.events", v1="memory.oom_control")
+        return path if path is not None and path.exists() else None
 
     def close(self) -> None:
         """Let go of the descriptor."""
@@ -369,20 +370,16 @@ def _write(path: Path, value: int | str, *, must: bool = False) -> None:
             raise
 
 
-def _number(folder: Path | None, name: str = "") -> int | None:
-    if folder is None:
-        return None
+def _number(path: Path | None) -> int | None:
     try:
-        return int((folder / name if name else folder).read_text())
+        return None if path is None else int(path.read_text())
     except (OSError, ValueError):
         return None
 
 
-def _flat(folder: Path | None, name: str) -> dict[str, int]:
-    if folder is None:
-        return {}
+def _flat(path: Path | None) -> dict[str, int]:
     try:
-        lines = (folder / name).read_text().splitlines()
+        lines = [] if path is None else path.read_text().splitlines()
     except OSError:
         return {}
     pairs = (line.split() for line in lines)

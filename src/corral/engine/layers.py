@@ -12,12 +12,10 @@ something that the next look removes.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from corral.engine import sweep
 from corral.engine.datafolder import FORMAT
 from corral.engine.errors import RefusedError
 from corral.engine.recipe import Layer, Recipe
-from corral.engine.state import DataFolder, read_state, write_state
+from corral.engine.state import DataFolder, holding, read_state, write_state
 
 MAX_LAYERS = 64
 """More layers slow down every look-up of a missing file, and each is a separate mount."""
@@ -91,15 +89,9 @@ class LayerStore:
             return os.stat(self._data.layers / snapshot.layers[0] / "disk.img").st_blocks * 512
         return None
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[bool]:
         """While it is held, no process can create, use or drop a reference. Held briefly, never during a copy."""
-        descriptor = os.open(self._data.path / "layers.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return holding(self._data.path / "layers.lock")
 
     # Making.
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from corral.engine import plan, syscalls
 from corral.engine.errors import SetupError
-from corral.engine.recipe import Identity, Recipe
+from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
 from corral.engine.seccomp.install import Prepared
 from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 
@@ -260,7 +260,6 @@ def _hostname(step: plan.Hostname, stage: Stage) -> None:
 
 
 def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
-    uid, gid = plan.CODE_IDS
     for path in step.paths:
         missing = []
         folder = os.path.dirname(path)
@@ -269,13 +268,13 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
             os.mkdir(folder, 0o755)
-            os.chown(folder, uid, gid)
+            os.chown(folder, CODE_UID, CODE_GID)
         if path.endswith("/"):
             continue
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "w") as file:
             file.write(stage.recipe.files[path])
-        os.chown(path, uid, gid)
+        os.chown(path, CODE_UID, CODE_GID)
 
 
 def _offer_to_oom(step: plan.OfferToOom, stage: Stage) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Limits, Recipe
+from corral.engine.recipe import Identity, Limits, Recipe
 
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 """Name → the kernel's numbers for it."""
@@ -20,43 +20,11 @@ DEVICE_LINKS = {
 }
 # Files of /proc that tell about the host or reach into the kernel, and that no program needs.
 MASKED_FILES = (
-    "cmdline",
-    "config.gz",
-    "interrupts",
-    "iomem",
-    "ioports",
-    "kallsyms",
-    "kcore",
-    "key-users",
-    "keys",
-    "kmsg",
-    "kpagecgroup",
-    "kpagecount",
-    "kpageflags",
-    "latency_stats",
-    "modules",
-    "mtrr",
-    "pagetypeinfo",
-    "partitions",
-    "sched_debug",
-    "schedstat",
-    "slabinfo",
-    "softirqs",
-    "swaps",
-    "sysrq-trigger",
-    "timer_list",
-    "vmallocinfo",
-    "zoneinfo",
-    "buddyinfo",
-    "diskstats",
-    "dma",
-    "locks",
-    "allocinfo",
-    "cgroups",
-    "consoles",
-    "mdstat",
-    "misc",
-)
+    "cmdline", "config.gz", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg",
+    "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "pagetypeinfo", "partitions",
+    "sched_debug", "schedstat", "slabinfo", "softirqs", "swaps", "sysrq-trigger", "timer_list", "vmallocinfo",
+    "zoneinfo", "buddyinfo", "diskstats", "dma", "locks", "allocinfo", "cgroups", "consoles", "mdstat", "misc",
+)  # fmt: skip
 MASKED_FOLDERS = ("acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi", "sysvipc", "tty")
 READ_ONLY_FOLDERS = ("sys",)
 # Files of /proc that count what happens on the whole machine, or tell one boot of it from another, but that programs
@@ -88,8 +56,6 @@ USER_LIMITS = {
     "max_inotify_instances": 128,
     "max_inotify_watches": 65536,
 }
-
-
 # Rootless, these are taken from what the host's user has, and each sandbox gets so small a part of it.
 SHARED_LIMITS = {
     "max_inotify_instances": "fs/inotify/max_user_instances",
@@ -403,8 +369,6 @@ def _capability_mask(*bits: int) -> int:
 # chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service: what an image build or apt needs, and
 # nothing that reaches beyond the sandbox's own user namespace.
 BUILD_CAPABILITIES = _capability_mask(0, 1, 3, 4, 5, 6, 7, 10)
-
-CODE_IDS = (CODE_UID, CODE_GID)
 
 
 def _name_layers(recipe: Recipe) -> tuple[dict[str, str], list[Step]]:

@@ -45,6 +45,8 @@ class DataFolder:
         self.snapshots = self.path / "snapshots"
         self.trash = self.path / "trash"
         self.trash_lock = self.path / "trash.lock"
+        self._founding = self.path / "founding.lock"
+        """Held by all who create a sandbox's folder together; alone by one who sweeps unfinished folders."""
 
     def prepare(self) -> None:
         """Make what is missing. Raises: UnsafeFolderError, others could reach into it."""
@@ -86,7 +88,7 @@ class DataFolder:
             raise FileExistsError(sandbox_id)
         unfinished = self.sandboxes / f".new-{sandbox_id}"
         descriptor: int | None = None
-        with self._founding(fcntl.LOCK_SH):
+        with holding(self._founding, fcntl.LOCK_SH):
             unfinished.mkdir(mode=0o700)
             try:
                 descriptor = lock(unfinished)
@@ -100,24 +102,25 @@ class DataFolder:
                 raise
         return final, descriptor
 
-    @contextlib.contextmanager
-    def _founding(self, mode: int) -> Iterator[bool]:
-        """Founders hold it together, a sweeper of unfinished folders alone; gives whether it was had."""
-        descriptor = os.open(self.path / "founding.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, mode)
-            had = True
-        except BlockingIOError:
-            had = False
-        try:
-            yield had
-        finally:
-            os.close(descriptor)
-
     def unfinished(self) -> list[Path]:
         """Folders that were being founded by processes that are dead."""
-        with self._founding(fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
+        with holding(self._founding, fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
             return list(self.sandboxes.glob(".new-*")) if alone else []
+
+
+@contextlib.contextmanager
+def holding(path: Path, mode: int = fcntl.LOCK_EX) -> Iterator[bool]:
+    """Hold a lock file; yields False if it is taken and `mode` has LOCK_NB."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, mode)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 def lock(folder: Path) -> int | None:

@@ -69,11 +69,10 @@ class UidRange:
 
     def close(self) -> None:
         """Let go of it."""
-        for descriptor in self.descriptors():
-            if self.name is not None and descriptor == self.name.fileno():
-                self.name.close()
-            else:
-                os.close(descriptor)
+        if self.lock is not None:
+            os.close(self.lock)
+        if self.name is not None:
+            self.name.close()
 
 
 def claim_range(data: Path, *, preferred: int | None = None) -> UidRange:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 
 from corral.engine.sampling import open_deep
 
@@ -67,26 +68,26 @@ class TreeCopy:
             done.append(folder)
         for folder in reversed(done):
             # Last, and from the leaves: new entries change a folder's time.
-            reader, writer = open_deep(self._source, folder), open_deep(self._target, folder)
-            try:
+            with self._open_both(folder) as (reader, writer):
                 self._dress(reader, writer)
-            finally:
-                os.close(reader)
-                os.close(writer)
+
+    @contextlib.contextmanager
+    def _open_both(self, folder: bytes) -> Iterator[tuple[int, int]]:
+        with contextlib.ExitStack() as opened:
+            reader = open_deep(self._source, folder)
+            opened.callback(os.close, reader)
+            writer = open_deep(self._target, folder)
+            opened.callback(os.close, writer)
+            yield reader, writer
 
     def _copy_folder(self, folder: bytes) -> list[bytes]:
-        reader, writer = open_deep(self._source, folder), open_deep(self._target, folder)
         inner = []
-        try:
-            with os.scandir(reader) as scan:
-                for entry in scan:
-                    name = os.fsencode(entry.name)
-                    with contextlib.suppress(FileNotFoundError):
-                        if self._copy_entry(reader, writer, name, folder):
-                            inner.append(os.path.join(folder, name))
-        finally:
-            os.close(reader)
-            os.close(writer)
+        with self._open_both(folder) as (reader, writer), os.scandir(reader) as scan:
+            for entry in scan:
+                name = os.fsencode(entry.name)
+                with contextlib.suppress(FileNotFoundError):
+                    if self._copy_entry(reader, writer, name, folder):
+                        inner.append(os.path.join(folder, name))
         return inner
 
     def _copy_entry(self, reader: int, writer: int, name: bytes, folder: bytes) -> bool:
