@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from corral.engine import sweep, syscalls, wire
@@ -27,7 +26,7 @@ from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.records import Records
 from corral.engine.sampling import WALKING_SECONDS
 from corral.engine.state import LOCK_NAME, SOCKET_NAME, DataFolder, read_state, write_state
-from corral.inside.ready import Ready
+from corral.inside.ready import Loop
 
 VERSION = 2
 """2: programs are started by `record` alone; 1 had `run` as well."""
@@ -85,10 +84,7 @@ class Keeper:
         self._idle_seconds = info.get("idle_seconds")
         self._last_use = time.monotonic()
         self._waiting: list[socket.socket] = []
-        self._ready = Ready()
-        self.watch, self.unwatch, self.loosen = self._ready.watch, self._ready.unwatch, self._ready.loosen
-        self._again: list[Callable[[], None]] = []
-        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._loop = Loop()
         self._looked = 0.0
         self._control, inner = wire.make_pair()
         wire.send(box.host, {"op": "control"}, (inner.fileno(),))
@@ -108,46 +104,18 @@ class Keeper:
         write_state(box.folder, {**state, "detached": True, "info": info, "keeper": os.getpid()})
         box.keep_files = False  # from now on it lives with us, and goes with us
         os.chdir("/")
-        self._powers = Powers(data, watch=self.watch, unwatch=self.unwatch, stop=self._stop)
+        self._powers = Powers(data, watch=self._loop.watch, unwatch=self._loop.unwatch, stop=self._stop)
         budget = DiskBudget(min(MAX_BUDGET_BYTES, box.recipe.limits.disk_bytes))
-        self._records = Records(self, str(box.folder / "records"), self._control, self._give_up, budget=budget)
-        self.watch(self._door.fileno(), self._accept)
-        self.watch(box.pid_fd, self._ended)
+        self._records = Records(self._loop, str(box.folder / "records"), self._control, self._give_up, budget=budget)
+        self._loop.watch(self._door.fileno(), self._accept)
+        self._loop.watch(box.pid_fd, self._ended)
 
     def run(self) -> NoReturn:
         """Serve until the sandbox ends."""
         while True:
-            patience = self._patience()
-            waiting, self._again = self._again, []
-            self._ready.serve(patience)
-            # After all ready descriptors: that keeps the order of output.
-            for callback in waiting:
-                callback()
-            self._ring()
+            walking = self._box.disk_watch is not None and self._box.disk_watch.walking
+            self._loop.turn(WALKING_SECONDS if walking else _LOOK_SECONDS)
             self._look_around()
-
-    def again(self, callback: Callable[[], None]) -> None:
-        self._again.append(callback)
-
-    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
-        self._timers[key] = (moment, callback)
-
-    def cancel(self, key: object) -> None:
-        self._timers.pop(key, None)
-
-    def _patience(self) -> float:
-        if self._again:
-            return 0.0
-        now = time.monotonic()
-        walking = self._box.disk_watch is not None and self._box.disk_watch.walking
-        look = WALKING_SECONDS if walking else _LOOK_SECONDS
-        return max(0.0, min([look, *(moment - now for moment, _ in self._timers.values())]))
-
-    def _ring(self) -> None:
-        now = time.monotonic()
-        for key in [key for key, (moment, _) in self._timers.items() if moment <= now]:
-            _, callback = self._timers.pop(key)
-            callback()
 
     def _look_around(self) -> None:
         now = time.monotonic()
@@ -206,7 +174,7 @@ class Keeper:
             time.sleep(_BREATH_SECONDS)  # out of descriptors: those who hold some may let go meanwhile
             return
         connection.setblocking(False)
-        self.watch(connection.fileno(), lambda: self._hear(connection))
+        self._loop.watch(connection.fileno(), lambda: self._hear(connection))
 
     def _hear(self, connection: socket.socket) -> None:
         try:
@@ -216,7 +184,7 @@ class Keeper:
         except ProtocolError:
             received = None
         if received is None:
-            self.unwatch(connection.fileno())
+            self._loop.unwatch(connection.fileno())
             connection.close()
             return
         message, descriptors = received

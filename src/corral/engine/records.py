@@ -12,13 +12,14 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ProtocolError
 from corral.engine.recordfile import DiskBudget, RecordWriter
 from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
+from corral.inside.ready import Loop
 
 MAX_RECORDS = 1000
 _PAGE = 25
@@ -28,28 +29,6 @@ _GRACE_SECONDS = 5.0
 _TERMINAL_SECONDS = 0.25
 """How long a terminal that a background program holds open is listened to after the end."""
 _TIMEOUT_CODE = 124
-
-
-class Loop(Protocol):
-    """What a keeper's loop does for others."""
-
-    def watch(self, descriptor: int, callback: Callable[[], None], *, edge: bool = False) -> None:
-        """Call back when there is something to read."""
-
-    def unwatch(self, descriptor: int) -> None:
-        """The opposite; to be called before closing."""
-
-    def loosen(self, descriptor: int) -> None:
-        """Call back once when there is something to read, and from then on only when asked so again."""
-
-    def again(self, callback: Callable[[], None]) -> None:
-        """Call back after all that is ready now had its turn."""
-
-    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
-        """Call back at a moment of the monotonic clock, unless cancelled under the same key."""
-
-    def cancel(self, key: object) -> None:
-        """Forget a timer."""
 
 
 class RecordedProgram:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import select
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -77,6 +78,41 @@ class Ready:
             if callback is not None and still_watched:
                 callback()
         return bool(ready)
+
+
+class Loop(Ready):
+    """A `Ready` with timers, and with callbacks that wait for one turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._again: list[Callable[[], None]] = []
+        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+
+    def again(self, callback: Callable[[], None]) -> None:
+        """Call back after everything that is ready now."""
+        self._again.append(callback)
+
+    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
+        """Call back at a moment of the monotonic clock, unless cancelled; one timer for each key."""
+        self._timers[key] = (moment, callback)
+
+    def cancel(self, key: object) -> None:
+        """Remove a timer, if there is one."""
+        self._timers.pop(key, None)
+
+    def turn(self, patience: float) -> None:
+        """Wait at most so many seconds, and make all callbacks that are due."""
+        now = time.monotonic()
+        waiting, self._again = self._again, []
+        patience = min([patience, *(moment - now for moment, _ in self._timers.values())])
+        self.serve(0.0 if waiting else max(0.0, patience))
+        # After all ready descriptors: that keeps the order of output.
+        for callback in waiting:
+            callback()
+        now = time.monotonic()
+        for key in [key for key, (moment, _) in self._timers.items() if moment <= now]:
+            _, callback = self._timers.pop(key)
+            callback()
 
 
 class _Poll:
