@@ -166,15 +166,11 @@ class Init:
                 self._start(Program.from_message(message, tuple(descriptors)), channel)
             elif message.get("op") == "files":
                 self._start_agent(descriptors.pop(0))
-                wire.send(channel, {"ok": True})
-                channel.close()
+                wire.answer(channel, {"ok": True})
             else:
-                wire.send(channel, self._answer(message))
-                channel.close()
+                wire.answer(channel, self._answer(message))
         except RefusedError as refusal:
-            with contextlib.suppress(OSError):
-                wire.send(channel, describe(refusal))
-            channel.close()
+            wire.answer(channel, describe(refusal))
         except OSError:
             channel.close()  # the client is gone
         finally:

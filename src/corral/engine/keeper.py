@@ -152,8 +152,7 @@ class Keeper:
         """The sandbox has ended: clean up and exit."""
         self._box.clear(self._data)
         for reply in self._waiting:
-            with contextlib.suppress(OSError):
-                wire.send(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
         with contextlib.suppress(OSError):
             sweep.empty_trash_or_leave_it(self._data)
         os._exit(0)
@@ -195,9 +194,7 @@ class Keeper:
         try:
             self._answer(message, reply)
         except (OSError, EngineError, KeyError, TypeError, ValueError) as error:
-            with contextlib.suppress(OSError):
-                wire.send(reply, {"error": "refused", "text": f"{type(error).__name__}: {error}"})
-            reply.close()
+            wire.answer(reply, {"error": "refused", "text": f"{type(error).__name__}: {error}"})
         finally:
             wire.close_all(descriptors)
 
@@ -207,29 +204,24 @@ class Keeper:
             self._waiting.append(reply)
             self._box.keep_files = False
             self._box.kill()
-            return
-        if operation == "info":
-            wire.send(reply, self._describe())
+        elif operation == "info":
+            wire.answer(reply, self._describe())
         elif operation == "control":
             ours, theirs = wire.make_pair()
-            wire.send(self._box.host, {"op": "control"}, (theirs.fileno(),))
-            theirs.close()
-            wire.send(reply, {"ok": True}, (ours.fileno(),))
-            ours.close()
+            with ours, theirs:
+                wire.send(self._box.host, {"op": "control"}, (theirs.fileno(),))
+                wire.answer(reply, {"ok": True}, (ours.fileno(),))
         elif operation in OPERATIONS:
             self._powers.answer(self._box, message, reply)
-            return
         elif operation == "usage":
-            wire.send(reply, {"ok": True, "usage": self._box.usage()})
+            wire.answer(reply, {"ok": True, "usage": self._box.usage()})
         elif operation == "record":
             self._records.answer(message, reply)
-            return
         elif operation == "deadline":
             self._deadline = _moment(message.get("seconds"))
-            wire.send(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
         else:
-            wire.send(reply, {"error": "unknown", "text": f"unknown operation {operation!r}"})
-        reply.close()
+            wire.answer(reply, {"error": "unknown", "text": f"unknown operation {operation!r}"})
 
     def _describe(self) -> wire.Message:
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())

@@ -71,7 +71,7 @@ class Launcher:
             self._reap_helpers()
         sweep.empty_trash_or_leave_it(self._shop.data)
         for answer in self._leaving:
-            self._answer(answer, {"ok": True})
+            wire.answer(answer, {"ok": True})
 
     def _wake_up(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -95,23 +95,18 @@ class Launcher:
         operation = self._operations.get(str(message.get("op")))
         try:
             if operation is None:
-                self._answer(reply, {"error": "unknown", "text": f"unknown operation {message.get('op')!r}"})
+                wire.answer(reply, {"error": "unknown", "text": f"unknown operation {message.get('op')!r}"})
             else:
                 operation(message, descriptors, reply)
         except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
             # One sandbox that dies while it is being spoken to must not take all the others along.
-            self._answer(reply, {"error": "gone", "text": f"{type(error).__name__}: {error}"})
+            wire.answer(reply, {"error": "gone", "text": f"{type(error).__name__}: {error}"})
         finally:
             wire.close_all(descriptors)
 
-    def _answer(self, reply: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-        with contextlib.suppress(OSError):  # the client may have gone
-            wire.send(reply, message, descriptors)
-        reply.close()
-
     def _hello(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         shop = self._shop
-        self._answer(
+        wire.answer(
             reply,
             {
                 "root": shop.root,
@@ -134,10 +129,10 @@ class Launcher:
         try:
             lock_fd = lock(folder)
         except FileNotFoundError:
-            self._answer(reply, {"error": "gone", "text": "no such sandbox"})
+            wire.answer(reply, {"error": "gone", "text": "no such sandbox"})
             return
         if lock_fd is None:
-            self._answer(reply, {"error": "held", "text": "somebody else starts or holds it"})
+            wire.answer(reply, {"error": "held", "text": "somebody else starts or holds it"})
             return
         try:
             store = LayerStore(self._shop.data)
@@ -158,14 +153,14 @@ class Launcher:
         try:
             box = make_box(self._shop, recipe, owner, resting=resting)
         except FileExistsError:
-            self._answer(reply, {"error": "exists", "text": f"there is a sandbox {recipe.sandbox_id!r} already"})
+            wire.answer(reply, {"error": "exists", "text": f"there is a sandbox {recipe.sandbox_id!r} already"})
             return
         except EngineError as error:
-            self._answer(reply, describe(error))
+            wire.answer(reply, describe(error))
             return
         except OSError as error:
             refused = SetupError(f"{error.strerror or error}", errno=error.errno or 0)
-            self._answer(reply, describe(refused))
+            wire.answer(reply, describe(refused))
             return
         finally:
             owner.close()
@@ -173,12 +168,12 @@ class Launcher:
                 sweep.delete_in_background(self._shop.data)  # what an attempt that failed has left
         self._boxes[recipe.sandbox_id] = box
         self._ready.watch(box.pid_fd, lambda: self._bury(box))
-        self._answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
+        wire.answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
 
     def _box(self, message: wire.Message, reply: socket.socket) -> Box | None:
         box = self._boxes.get(str(message.get("id")))
         if box is None:
-            self._answer(reply, {"error": "gone", "text": "no such sandbox"})
+            wire.answer(reply, {"error": "gone", "text": "no such sandbox"})
         return box
 
     def _destroy(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
@@ -190,7 +185,7 @@ class Launcher:
     def _usage(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         box = self._box(message, reply)
         if box is not None:
-            self._answer(reply, {"ok": True, "usage": box.usage()})
+            wire.answer(reply, {"ok": True, "usage": box.usage()})
 
     def _use_power(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         box = self._box(message, reply)
@@ -199,7 +194,7 @@ class Launcher:
 
     def _refuse_stop(self, box: Box, reply: socket.socket) -> None:
         """Refused: an owned sandbox ends with its owner; only one with a keeper can be stopped."""
-        self._answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
+        wire.answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
 
     def _detach(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         """Hand a sandbox to a keeper, a separate process that outlives the launcher."""
@@ -218,7 +213,7 @@ class Launcher:
         os.waitpid(pid, 0)  # it forks once more and exits: the keeper is not our child
         self._forget(box)
         box.let_go()
-        self._answer(reply, {"ok": True})
+        wire.answer(reply, {"ok": True})
 
     def _forget(self, box: Box) -> None:
         self._ready.unwatch(box.pid_fd)
@@ -228,7 +223,7 @@ class Launcher:
         self._forget(box)
         box.clear(self._shop.data)
         for reply in box.waiting:
-            self._answer(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
         if self._leaving is None:
             sweep.delete_in_background(self._shop.data)
 

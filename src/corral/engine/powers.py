@@ -74,9 +74,9 @@ class Powers:
                 box.ask_init({"op": operation})
                 box.paused = operation == "pause"
         except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
-            _send(reply, describe(error))
+            wire.answer(reply, describe(error))
         else:
-            _send(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
 
     def _begin_snapshot(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
         store = LayerStore(self._data)
@@ -106,7 +106,7 @@ class Powers:
             with contextlib.suppress(OSError, EngineError):
                 box.ask_init({"op": "release"})
         answer = json.loads(said) if said else {"error": "gone", "text": "the copy was interrupted"}
-        if not _send(reply, answer) and "snapshot" in answer:
+        if not wire.answer(reply, answer) and "snapshot" in answer:
             with contextlib.suppress(OSError, EngineError):
                 LayerStore(self._data).delete(answer["snapshot"])  # the client has gone, and will never know its id
         for message, waiting in self._waiting.pop(box.pid):
@@ -205,14 +205,3 @@ def _copy_folders(box: Box, target: Path) -> None:
                 owner = os.stat(source / str(index))
                 os.chown(upper.parent, owner.st_uid, owner.st_gid)
             TreeCopy(str(source / str(index) / "u"), str(upper), owners=root).run()
-
-
-def _send(reply: socket.socket, message: wire.Message) -> bool:
-    """True if the client got it."""
-    try:
-        wire.send(reply, message)
-    except OSError:
-        return False
-    finally:
-        reply.close()
-    return True

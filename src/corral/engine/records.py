@@ -243,15 +243,15 @@ class RecordedProgram:
         if self.running:
             self._waiters.append(reply)
         else:
-            _send_or_not(reply, {"ok": True, "end": self._end})
+            wire.answer(reply, {"ok": True, "end": self._end})
 
     def _tell(self, message: wire.Message) -> None:
         listeners, self._listeners = self._listeners, []
         for reply in listeners:
-            _send_or_not(reply, {**message, "running": self.running})
+            wire.answer(reply, {**message, "running": self.running})
 
     def tell_init(self, message: wire.Message) -> None:
-        """A word about the program, if it runs. Raises: OSError when init does not listen."""
+        """Send init a message about the program, if it runs. Raises: OSError if init does not read."""
         if self._channel is not None:
             wire.send(self._channel, message, wait=False)
 
@@ -314,19 +314,19 @@ class Records:
         if do == "list":
             after = int(message["after"])
             page = [program for number, program in self._programs.items() if number > after and program.pid][:_PAGE]
-            _send(reply, {"ok": True, "records": [program.describe() for program in page]})
+            wire.answer(reply, {"ok": True, "records": [program.describe() for program in page]})
             return
         program = self._find(message)
         if program is None:
-            _send(reply, {"error": "not_recorded", "text": "there is none of that name"})
+            wire.answer(reply, {"error": "not_recorded", "text": "no recorded program of that name"})
         elif do == "find":
-            _send(reply, {"ok": True, **program.describe()})
+            wire.answer(reply, {"ok": True, **program.describe()})
         elif do == "listen":
             program.listen(int(message["since"]), reply)
         elif do == "wait":
             program.wait(reply)
         elif do == "stdin":
-            _send(reply, {"ok": True}, () if program.stdin_fd is None else (program.stdin_fd,))
+            wire.answer(reply, {"ok": True}, () if program.stdin_fd is None else (program.stdin_fd,))
         elif do == "end_rest":
             # Init answers the client itself: the keeper never waits for a process inside.
             wire.send(self._control, {"op": "end_rest", "tree": program.tree}, (reply.fileno(),))
@@ -335,7 +335,7 @@ class Records:
             self._note(program, str(message["data"]).encode("latin-1"), reply)
         else:
             self._act(program, message)
-            _send(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
 
     def _act(self, program: RecordedProgram, message: wire.Message) -> None:
         do = message["do"]
@@ -360,14 +360,14 @@ class Records:
     def _start(self, message: wire.Message, reply: socket.socket) -> None:
         name = str(message["name"])
         if any(program.name == name for program in self._programs.values()):
-            _send(reply, {"error": "name_taken", "text": name})
+            wire.answer(reply, {"error": "name_taken", "text": name})
             return
         if len(self._programs) >= MAX_RECORDS:
-            _send(reply, {"error": "too_many", "text": f"there are {MAX_RECORDS} recorded programs: forget some"})
+            wire.answer(reply, {"error": "too_many", "text": f"there are {MAX_RECORDS} recorded programs: forget some"})
             return
         note = None if message.get("note") is None else str(message["note"]).encode("latin-1")
         if note is not None and not self._budget.takes_note(len(note)):
-            _send(reply, {"error": "too_many", "text": "there are too many notes in the records of this sandbox"})
+            wire.answer(reply, {"error": "too_many", "text": "there are too many notes in the records of this sandbox"})
             return
         self._last += 1
         folder, limit = os.path.join(self._folder, str(self._last)), max(1, int(message["limit"]))
@@ -383,9 +383,7 @@ class Records:
             if "error" in answer:
                 self._programs.pop(program.number, None)
                 program.forget()
-            try:
-                _send(reply, {**answer, **program.describe()})
-            except OSError:
+            if not wire.answer(reply, {**answer, **program.describe()}):
                 program.kill()
                 self._programs.pop(program.number, None)
                 program.forget()
@@ -404,24 +402,11 @@ class Records:
     @staticmethod
     def _note(program: RecordedProgram, data: bytes, reply: socket.socket) -> None:
         if not program.running:
-            _send(reply, {"error": "ended", "text": "the program has ended, and its record was deleted"})
+            wire.answer(reply, {"error": "ended", "text": "the program has ended, and its record was deleted"})
         elif not program.writer.takes_note(len(data)):
-            _send(reply, {"error": "too_many", "text": "too many notes in this record"})
+            wire.answer(reply, {"error": "too_many", "text": "too many notes in this record"})
         else:
-            _send(reply, {"ok": True, "offset": program.append("note", data)})
-
-
-def _send(reply: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-    """Send an answer. Never waits for a client that does not read."""
-    try:
-        wire.send(reply, message, descriptors, wait=False)
-    finally:
-        reply.close()
-
-
-def _send_or_not(reply: socket.socket, message: wire.Message) -> None:
-    with contextlib.suppress(OSError):  # it listens no more
-        _send(reply, message)
+            wire.answer(reply, {"ok": True, "offset": program.append("note", data)})
 
 
 def _describe_end(message: wire.Message) -> dict[str, Any]:

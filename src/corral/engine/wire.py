@@ -61,6 +61,18 @@ def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (
         os.close(carrier)
 
 
+def answer(reply: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
+    """Send the one answer to a request and close its socket. False if the client has gone. Never waits: there is room
+    for one message."""
+    try:
+        send(reply, message, descriptors, wait=False)
+    except OSError:
+        return False
+    finally:
+        reply.close()
+    return True
+
+
 def receive(
     sock: socket.socket, *, allow_large: bool = True, max_descriptors: int = MAX_DESCRIPTORS
 ) -> tuple[Message, list[int]] | None:
