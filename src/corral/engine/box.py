@@ -191,7 +191,7 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
         host, inner = wire.make_pair()
         undo.callback(host.close)
         try:
-            pid = _start_init(shop, recipe, identity, group, inner, host, owner)
+            pid = _start_init(shop, recipe, identity, group, inner, owner)
         finally:
             inner.close()
         pid_fd = os.pidfd_open(pid)
@@ -256,7 +256,6 @@ def _start_init(
     identity: Identity,
     group: cgroup.Group,
     inner: socket.socket,
-    host: socket.socket,
     owner: socket.socket,
 ) -> int:
     """Clone init into its namespaces and its cgroup."""

@@ -50,17 +50,12 @@ class LauncherClient:
             GoneError: it has died.
             BlockingIOError: without `wait`, it is so busy that it takes no more requests now.
         """
-        return ask(self._connection(), message, descriptors, wait=wait)
+        return ask(self.peer, message, descriptors, wait=wait)
 
     def ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, timeout: float = 60.0) -> wire.Message:
         """Request and wait. Blocks: for threads that may. Raises: as `request`, and what the answer says."""
         with self.request(message, descriptors) as answer:
             return check(receive_within(answer, timeout))
-
-    @property
-    def peer(self) -> socket.socket:
-        """The socket for requests, for callers in an event loop. Raises: as `request`."""
-        return self._connection()
 
     def shutdown(self) -> None:
         """End every sandbox and the launcher, and wait for it. Needs no event loop. Idempotent."""
@@ -96,10 +91,12 @@ class LauncherClient:
         return self._socket is not None
 
     def start(self) -> None:
-        """Start the launcher if none runs. Blocks for some tens of milliseconds. Raises: as `request`."""
-        self._connection()
+        """Start the launcher if it does not run. Blocks for some tens of milliseconds. Raises: as `request`."""
+        _ = self.peer
 
-    def _connection(self) -> socket.socket:
+    @property
+    def peer(self) -> socket.socket:
+        """The socket for requests, for callers in an event loop. Starts the launcher. Raises: as `request`."""
         with self._lock:
             if self._socket is not None and self._process is not None and self._process.poll() is not None:
                 # It died. Its sandboxes are gone with it; a new one clears up and serves those to come.

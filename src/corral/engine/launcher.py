@@ -50,18 +50,19 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a helper's end is read at once
         self._ready.watch(self._wakeup, self._wake_up)
         self._leaving: list[socket.socket] | None = None
+        powers = Powers(shop.data, watch=self._ready.watch, unwatch=self._ready.unwatch, stop=_refuse_stop)
         self._operations: dict[str, Callable[[wire.Message, list[int], socket.socket], None]] = {
             "hello": self._hello,
             "create": self._create,
             "start": self._start,
+            "shutdown": self._shutdown,
+        }
+        self._box_operations: dict[str, Callable[[Box, wire.Message, socket.socket], None]] = {
             "destroy": self._destroy,
             "detach": self._detach,
             "usage": self._usage,
-            "shutdown": self._shutdown,
-            **dict.fromkeys(OPERATIONS, self._use_power),
+            **dict.fromkeys(OPERATIONS, powers.answer),
         }
-        watch, unwatch = self._ready.watch, self._ready.unwatch
-        self._powers = Powers(shop.data, watch=watch, unwatch=unwatch, stop=self._refuse_stop)
 
     def run(self) -> None:
         """Serve until the program is gone and nothing of its sandboxes is left."""
@@ -92,12 +93,16 @@ class Launcher:
         if not descriptors:
             return
         reply = socket.socket(fileno=descriptors.pop(0))
-        operation = self._operations.get(str(message.get("op")))
+        operation, box = str(message.get("op")), self._boxes.get(str(message.get("id")))
         try:
-            if operation is None:
-                wire.answer(reply, {"error": "unknown", "text": f"unknown operation {message.get('op')!r}"})
+            if operation in self._operations:
+                self._operations[operation](message, descriptors, reply)
+            elif operation not in self._box_operations:
+                wire.answer(reply, {"error": "unknown", "text": f"unknown operation {operation!r}"})
+            elif box is None:
+                wire.answer(reply, {"error": "gone", "text": "no such sandbox"})
             else:
-                operation(message, descriptors, reply)
+                self._box_operations[operation](box, message, reply)
         except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
             # One sandbox that dies while it is being spoken to must not take all the others along.
             wire.answer(reply, {"error": "gone", "text": f"{type(error).__name__}: {error}"})
@@ -170,37 +175,15 @@ class Launcher:
         self._ready.watch(box.pid_fd, lambda: self._bury(box))
         wire.answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
 
-    def _box(self, message: wire.Message, reply: socket.socket) -> Box | None:
-        box = self._boxes.get(str(message.get("id")))
-        if box is None:
-            wire.answer(reply, {"error": "gone", "text": "no such sandbox"})
-        return box
+    def _destroy(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
+        box.waiting.append(reply)
+        box.kill()
 
-    def _destroy(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        box = self._box(message, reply)
-        if box is not None:
-            box.waiting.append(reply)
-            box.kill()
+    def _usage(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
+        wire.answer(reply, {"ok": True, "usage": box.usage()})
 
-    def _usage(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        box = self._box(message, reply)
-        if box is not None:
-            wire.answer(reply, {"ok": True, "usage": box.usage()})
-
-    def _use_power(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        box = self._box(message, reply)
-        if box is not None:
-            self._powers.answer(box, message, reply)
-
-    def _refuse_stop(self, box: Box, reply: socket.socket) -> None:
-        """Refused: an owned sandbox ends with its owner; only one with a keeper can be stopped."""
-        wire.answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
-
-    def _detach(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+    def _detach(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
         """Hand a sandbox to a keeper, a separate process that outlives the launcher."""
-        box = self._box(message, reply)
-        if box is None:
-            return
         wire.send(box.host, {"op": "detach"})
         try:
             receive_within(box.host, _INIT_SECONDS)
@@ -261,6 +244,11 @@ class Launcher:
                 if result is None or result.si_pid in inits:
                     return
                 os.waitpid(result.si_pid, os.WNOHANG)
+
+
+def _refuse_stop(box: Box, reply: socket.socket) -> None:
+    """An owned sandbox ends with its owner; only one with a keeper can be stopped."""
+    wire.answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
 
 
 def hide_arguments() -> None:

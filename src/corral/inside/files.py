@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.inside.lines import edit_text
 from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, open_folder, open_path, split
@@ -128,6 +128,15 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+class NewFile(NamedTuple):
+    """A file that is being written under a temporary name, and its future name; both are in an open folder."""
+
+    descriptor: int
+    temporary: str
+    folder: int
+    name: str
+
+
 @contextlib.contextmanager
 def replacing(
     path: str,
@@ -137,25 +146,47 @@ def replacing(
     exclusive: bool = False,
     append: bool = False,
     links: bool = True,
-) -> Iterator[int]:
-    """The descriptor of a new file that takes the path's place at the end, or vanishes if anything goes wrong.
+    staged: bool = False,
+) -> Iterator[NewFile]:
+    """A new file that takes the path's place at the end, or is removed if anything goes wrong.
 
-    With `append` it begins with what is there. The mode is `mode`, else that of the file before, else 0644.
+    With `append` it begins with the content of the file before. The mode is `mode`, else that of the file before, else
+    0644. With `staged`, it may be created anew under its temporary name meanwhile.
     """
-    how: dict[str, Any] = {"mode": mode, "exclusive": exclusive, "append": append, "links": links}
-    held = _held_folder(path, parents=parents, links=links)
-    with held as (folder, name), _replacing(folder, name, **how) as (target, _):
-        yield target
+    with _held_folder(path, parents=parents, links=links) as (folder, name):
+        before = _find_existing(folder, name, exclusive=exclusive, links=links)
+        temporary = f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
+        target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            if append and before is not None:
+                _copy_into(target, folder, name)
+            yield NewFile(target, temporary, folder, name)
+            if staged:
+                written = open_regular(temporary, links=False, folder=folder)
+                os.close(target)
+                target = written
+            if mode is None:
+                mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
+            os.fchmod(target, mode)
+            if exclusive:
+                # Fails if another was faster, where rename would overwrite.
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.unlink(temporary, dir_fd=folder)
+            else:
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+        finally:
+            os.close(target)
 
 
 @contextlib.contextmanager
-def staging(path: str, *, mode: int | None = None, parents: bool = False, exclusive: bool = False) -> Iterator[str]:
-    """As `replacing`, for another who writes the content by its path, which is given: it may make the file anew."""
-    held = _held_folder(path, parents=parents, links=True)
-    with held as (folder, name), _replacing(
-        folder, name, mode=mode, exclusive=exclusive, append=False, links=True, staged=True
-    ) as (_, temporary):
-        yield f"{os.path.dirname(os.path.realpath(path)).rstrip('/')}/{temporary}"
+def staging(path: str, **how: Any) -> Iterator[str]:
+    """As `replacing`, for another process that writes the content: gives the temporary path."""
+    with replacing(path, staged=True, **how) as new:
+        yield f"{os.path.dirname(os.path.realpath(path)).rstrip('/')}/{new.temporary}"
 
 
 @contextlib.contextmanager
@@ -174,45 +205,6 @@ def _held_folder(path: str, *, parents: bool, links: bool) -> Iterator[tuple[int
         yield folder, name or "."  # "/" has no name, and is refused as any other folder
     finally:
         os.close(folder)
-
-
-@contextlib.contextmanager
-def _replacing(
-    folder: int,
-    name: str,
-    *,
-    mode: int | None = None,
-    exclusive: bool = False,
-    append: bool = False,
-    links: bool,
-    staged: bool = False,
-) -> Iterator[tuple[int, str]]:
-    before = _find_existing(folder, name, exclusive=exclusive, links=links)
-    temporary = f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
-    target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    try:
-        if append and before is not None:
-            _copy_into(target, folder, name)
-        yield target, temporary
-        if staged:
-            written = open_regular(temporary, links=False, folder=folder)
-            os.close(target)
-            target = written
-        if mode is None:
-            mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
-        os.fchmod(target, mode)
-        if exclusive:
-            # Fails if another was faster, where rename would overwrite.
-            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.unlink(temporary, dir_fd=folder)
-        else:
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
-        raise
-    finally:
-        os.close(target)
 
 
 def _refuse_magic(path: str) -> None:
@@ -248,8 +240,8 @@ def _copy_into(target: int, folder: int, name: str) -> None:
 
 def write(path: str, content: bytes, **how: Any) -> None:
     """Write content at once. `how`: as `replacing`."""
-    with replacing(path, **how) as target:
-        write_all(target, content)
+    with replacing(path, **how) as new:
+        write_all(new.descriptor, content)
 
 
 def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = True) -> bytes | None:
@@ -273,10 +265,9 @@ class _RacedError(Exception):
 
 def _swap(path: str, before: os.stat_result, content: bytes, *, links: bool) -> bool:
     try:
-        held = _held_folder(path, parents=False, links=links)
-        with held as (folder, name), _replacing(folder, name, links=links) as (target, _):
-            write_all(target, content)
-            now = os.lstat(name, dir_fd=folder)
+        with replacing(path, links=links) as new:
+            write_all(new.descriptor, content)
+            now = os.lstat(new.name, dir_fd=new.folder)
             if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
                 raise _RacedError
     except _RacedError:

@@ -97,9 +97,9 @@ def _read_exactly(count: int) -> Iterator[bytes]:
 
 def _serve_write(request: dict[str, Any]) -> None:
     size = 0
-    with replacing(request["path"], **write_options(request)) as target:
+    with replacing(request["path"], **write_options(request)) as new:
         for piece in _read_content():
-            write_all(target, piece)
+            write_all(new.descriptor, piece)
             size += len(piece)
     _say({"size": size})
 

@@ -71,8 +71,8 @@ def test_search_below_a_link_follows_the_first_only(tree: str) -> None:
 
 def test_failed_write_leaves_the_file_and_nothing_else(tree: str) -> None:
     def fail() -> None:
-        with files.replacing(f"{tree}/sub/file") as target:
-            files.write_all(target, b"half")
+        with files.replacing(f"{tree}/sub/file") as new:
+            files.write_all(new.descriptor, b"half")
             raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):

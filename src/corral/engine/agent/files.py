@@ -31,10 +31,10 @@ def write(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Write the content of the memory file that came along, atomically."""
     source = descriptors[0]
     size = os.fstat(source).st_size
-    with replacing(message["path"], **write_options(message)) as target:
+    with replacing(message["path"], **write_options(message)) as new:
         offset = 0
         while offset < size:
-            sent = os.sendfile(target, source, offset, min(size - offset, 1 << 24))
+            sent = os.sendfile(new.descriptor, source, offset, min(size - offset, 1 << 24))
             if sent == 0:
                 break
             offset += sent
@@ -43,8 +43,8 @@ def write(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
 
 def write_stream(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Hand out a descriptor to write to; the file appears when the host says that it is whole."""
-    with replacing(message["path"], **write_options(message)) as target:
-        wire.send(reply.sock, {"opened": True}, (target,))
+    with replacing(message["path"], **write_options(message)) as new:
+        wire.send(reply.sock, {"opened": True}, (new.descriptor,))
         received = wire.receive(reply.sock)
         if received is None or not received[0].get("commit"):
             raise RefusedError("aborted", errno.ECANCELED, "the writer went away")
