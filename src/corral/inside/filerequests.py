@@ -1,8 +1,8 @@
 """Requests for operations on files, as every file agent understands them: a message in, and an answer out.
 
-A message is a JSON object `{"op": name, "path": …, …}`; what is long (texts, lists of paths) comes beside it as
-payloads of bytes, in the order that the operation names. Operations that hand over open files or streams (read, write,
-pack, unpack, watch) are the agents' own: they differ by what their wire can carry.
+A message is a JSON object `{"op": name, "path": …, …}`; long parts (texts, lists of paths) come beside it as payloads
+of bytes, in the order that the operation documents. Operations that hand over open files or streams (read, write, pack,
+unpack, watch) are written for each agent, since the wires differ in what they can carry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Message = Dict[str, Any]
 
 
 def answer(message: Message, payloads: Sequence[bytes], add: Callable[[Message], None]) -> Message:
-    """Do what a message asks for, and give the answer's last part; `add` is called with each of many results.
+    """Carry out a request and return the last part of the answer; `add` is called with each of many results.
 
     Raises: KeyError for an unknown operation; else what `refusal.describe_refusal` describes.
     """
@@ -78,5 +78,5 @@ _SEARCHES: dict[str, Callable[[Message, Sequence[bytes], Outcome], Iterator[Mess
     "replace": _replace,
 }
 SLOW = frozenset((*_SEARCHES, "remove"))
-"""An agent does these beside its other work, where they can be ended."""
+"""These may take long: an agent runs them in a process that can be killed."""
 QUICK = frozenset(_ACTS) - SLOW

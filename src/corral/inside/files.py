@@ -1,10 +1,10 @@
-"""Operations on single files and folders, as every file agent does them.
+"""Operations on single files and folders, for every file agent.
 
-Nothing blocks on a FIFO or reads a device; what is written appears whole or not at all; what is removed may be of any
-depth. Without `links` no link is followed, at no place of a path.
+Nothing blocks on a FIFO or reads a device; written files appear whole or not at all; removed trees may be of any depth.
+Without `links`, no link in any part of a path is followed.
 
-Raises, all of them: OSError where the kernel refuses; RefusedError where we do; LinkFoundError for a link in a path
-that was to have none. `refusal.describe_refusal` makes one message of each.
+All of them raise OSError where the kernel refuses, RefusedError where we do, and LinkFoundError for a link that may not
+be followed. `refusal.describe_refusal` turns each into a message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from corral.inside.refusal import RefusedError
 
 MAX_EDIT_BYTES = 64 * 1024 * 1024
 TEMPORARY_PREFIX = ".corral-"
-"""How the names of files begin that are not whole yet."""
+"""The names of unfinished files begin with it."""
 _EDIT_ATTEMPTS = 5
 _COPIED_AT_ONCE = 1 << 20
 
@@ -37,7 +37,7 @@ _KIND_NAMES = {
 
 
 def describe(path: str, info: os.stat_result) -> dict[str, Any]:
-    """What is told of a file."""
+    """The description of a file, as messages carry it."""
     target = None
     if stat.S_ISLNK(info.st_mode):
         with contextlib.suppress(OSError):
@@ -80,7 +80,7 @@ def look(path: str, *, follow: bool = True, links: bool = True) -> dict[str, Any
 
 
 def open_regular(path: str, *, links: bool = True, folder: int = HERE) -> int:
-    """A descriptor of a regular file, and of nothing else: no FIFO that blocks, no device, nothing of /proc."""
+    """Open a regular file, and nothing else: no FIFO, which would block, no device, no file of /proc."""
     try:
         descriptor = open_path(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=links, magic=False, folder=folder)
     except OSError as error:
@@ -108,7 +108,7 @@ def _refuse_proc() -> RefusedError:
 
 
 def read_all(descriptor: int, *, limit: int) -> bytes:
-    """All of a descriptor, refusing more than `limit`."""
+    """Read a descriptor to its end, refusing more than `limit` bytes."""
     chunks, total = [], 0
     while chunk := os.read(descriptor, _COPIED_AT_ONCE):
         total += len(chunk)
@@ -122,7 +122,7 @@ def read_all(descriptor: int, *, limit: int) -> bytes:
 
 
 def write_all(descriptor: int, content: bytes | memoryview) -> None:
-    """All of the content, to a descriptor that blocks."""
+    """Write all of the content to a blocking descriptor."""
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -191,7 +191,7 @@ def staging(path: str, **how: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _held_folder(path: str, *, parents: bool, links: bool) -> Iterator[tuple[int, str]]:
-    """The folder of a file that is to be written: by a link that is put there later it can't be taken for another."""
+    """Open the folder of a file that is to be written, so that a link added later can't redirect the write."""
     if links:
         _refuse_magic(path)
         above, name = os.path.split(os.path.realpath(path))
@@ -208,9 +208,9 @@ def _held_folder(path: str, *, parents: bool, links: bool) -> Iterator[tuple[int
 
 
 def _refuse_magic(path: str) -> None:
-    """Links of /proc that lead to what another process has are not followed for writing either."""
+    """Links of /proc that lead to files of other processes are not followed for writing either."""
     if hasattr(os, "O_PATH"):
-        with contextlib.suppress(FileNotFoundError):  # it will be made
+        with contextlib.suppress(FileNotFoundError):  # it will be created
             os.close(open_path(path, os.O_PATH, magic=False))
 
 
@@ -239,13 +239,14 @@ def _copy_into(target: int, folder: int, name: str) -> None:
 
 
 def write(path: str, content: bytes, **how: Any) -> None:
-    """Write content at once. `how`: as `replacing`."""
+    """Replace a file. `how`: the options of `replacing`."""
     with replacing(path, **how) as new:
         write_all(new.descriptor, content)
 
 
 def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = True) -> bytes | None:
-    """Compare and swap: what `make` gives takes the content's place if that is still what was read; None leaves it."""
+    """Compare and swap: replace the content with what `make` returns for it, unless the file has changed meanwhile. If
+    it returns None, the file stays as it is."""
     for _ in range(_EDIT_ATTEMPTS):
         descriptor = open_regular(path, links=links)
         try:
@@ -356,7 +357,7 @@ def move(source: str, target: str, *, overwrite: bool = True) -> None:
 
 
 def remove(path: str, *, recursive: bool = False) -> None:
-    """Remove a file or an empty folder; with `recursive` a folder with all that is in it."""
+    """Remove a file or an empty folder; with `recursive`, a folder with its content."""
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
     elif recursive:
@@ -368,7 +369,7 @@ def remove(path: str, *, recursive: bool = False) -> None:
 def remove_tree(path: str, *, unlock: bool = False) -> None:
     """Delete a folder by descriptors, moving deep children up so that neither paths nor the stack grow.
 
-    With `unlock`, folders that their owner may not enter are opened first: for trees that no program uses any more.
+    With `unlock`, folders that their owner may not enter get another mode first: for trees that no program uses.
     """
     if unlock:
         os.chmod(path, 0o700)
@@ -384,7 +385,7 @@ _LISTED = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW"
 
 
 def _empty(top: int, *, unlock: bool) -> None:
-    # Not our pid: another of that number may have been killed in the middle of the same tree.
+    # Not our pid: another process with that number may have been killed while it deleted the same tree.
     mark, counter = os.urandom(6).hex(), 0
     while folders := _unlink_files(top):
         for name in folders:
@@ -419,7 +420,7 @@ def _lift(name: str, source: int, new_name: str, target: int, *, unlock: bool) -
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        # A folder of a lower layer can't be renamed. Those are ours, so not deep enough to hurt.
+        # A folder of a lower layer can't be renamed. Those are our own, and not deep.
         folder = os.open(name, _LISTED, dir_fd=source)
         try:
             _empty(folder, unlock=unlock)

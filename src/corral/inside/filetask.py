@@ -1,9 +1,9 @@
-"""One request for files, answered by a process of its own whose standard streams are all that it has.
+"""One request for files, answered by a separate process through its standard streams.
 
-Answers go to standard output: a line of JSON for each batch (`{"items": […]}`) and for the last part; or, of `read` and
+Answers go to standard output: a line of JSON for each batch (`{"items": […]}`) and for the last part; for `read` and
 `pack`, a line and then the content. A refusal goes to standard error as one line of JSON, and the exit code is 1.
-Content and payloads come from standard input in blocks: 4 bytes say how long one is, and an empty one is the end. Input
-that ends without it was cut short, and then nothing is written.
+Content and payloads come from standard input in blocks: 4 bytes with the length, then the bytes; an empty block is the
+end. If the input ends without it, nothing is written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BATCH_BYTES = 64 * 1024
 
 
 def serve_files(request: dict[str, Any]) -> int:
-    """Answer one request; gives the exit code."""
+    """Answer one request; returns the exit code."""
     operation = {
         "read": _serve_read, "write": _serve_write, "stage": _serve_stage, "pack": _serve_pack, "unpack": _serve_unpack,
     }.get(request["op"], _serve_request)  # fmt: skip
@@ -69,7 +69,7 @@ def _serve_request(request: dict[str, Any]) -> None:
 
 
 def _serve_read(request: dict[str, Any]) -> None:
-    """As much as there is when it is opened: one that grows has an end."""
+    """Up to the size that the file has when it is opened, so that a growing file has an end."""
     file = open_regular(request["path"], links=request.get("links", True))
     left = os.fstat(file).st_size
     _say({"size": left})
@@ -105,7 +105,7 @@ def _serve_write(request: dict[str, Any]) -> None:
 
 
 def _serve_stage(request: dict[str, Any]) -> None:
-    """Another writes the content, to the path that is said first; then comes how much it was, as a block of digits."""
+    """Another process writes the content to a path that is sent first; its size then comes as a block of digits."""
     with staging(request["path"], **write_options(request)) as place:
         _say({"place": place})
         size = int(b"".join(_read_content()))
