@@ -1,8 +1,8 @@
 """The keeper: a separate process for each detached sandbox.
 
 It holds the sandbox, its deadline (on the monotonic clock), and its recorded programs. It is found through its socket
-in the sandbox's folder, and ends the sandbox if that folder vanishes. Any process that may open the folder may speak to
-it. It tells its version, so that a newer client can speak to an older keeper.
+in the sandbox's folder, and ends the sandbox if that folder is deleted. Any process that may open the folder may send
+it requests. It reports its version, so that a newer client can use an older keeper.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Keeper:
         signal.signal(signal.SIGTERM, lambda *_: box.kill())
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with contextlib.suppress(OSError, ValueError):  # each recorded program and each listener needs some
+        with contextlib.suppress(OSError, ValueError):  # each recorded program and each listener needs descriptors
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._box = box
         self._data = data
@@ -96,13 +96,13 @@ class Keeper:
         os.makedirs("records", mode=0o700)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(SOCKET_NAME)  # of the life before a stop
+            os.unlink(SOCKET_NAME)  # from before a stop
         self._door.bind(SOCKET_NAME)  # relative: a socket's path may have 107 bytes at most
         self._door.listen(64)
         state = read_state(box.folder) or {}
         state.pop("stopped", None)
         write_state(box.folder, {**state, "detached": True, "info": info, "keeper": os.getpid()})
-        box.keep_files = False  # from now on it lives with us, and goes with us
+        box.keep_files = False  # from now on its files are deleted when it ends
         os.chdir("/")
         self._powers = Powers(data, watch=self._loop.watch, unwatch=self._loop.unwatch, stop=self._stop)
         budget = DiskBudget(min(MAX_BUDGET_BYTES, box.recipe.limits.disk_bytes))
@@ -120,7 +120,7 @@ class Keeper:
     def _look_around(self) -> None:
         now = time.monotonic()
         if now - self._looked < WALKING_SECONDS:
-            return  # a flood of output turns the loop much faster than there is anything to see here
+            return  # a flood of output makes many more turns than there are checks to make
         self._looked = now
         over = self._deadline is not None and now >= self._deadline
         idle = self._idle_seconds is not None and now - self._last_use >= self._idle_seconds
@@ -134,7 +134,7 @@ class Keeper:
                 wire.send(self._box.host, {"op": "disk_full"}, wait=False)
 
     def _idle_inside(self) -> float:
-        """For how long no program has run inside: clients speak to init directly, and we are not told."""
+        """For how long no program has run: clients start programs through init, without us."""
         with contextlib.suppress(EngineError, OSError, TypeError, ValueError):
             with ask(self._control, {"op": "ping"}, ()) as reply:
                 answer = receive_within(reply, 2.0)
@@ -142,7 +142,7 @@ class Keeper:
         return math.inf
 
     def _folder_is_there(self) -> bool:
-        """By its lock: of a folder that was deleted, something may be left, which only root may delete."""
+        """Checked by its lock: a deleted folder may still hold files that only root may delete."""
         try:
             return os.path.samestat(os.stat(self._box.folder / LOCK_NAME), os.fstat(self._box.lock_fd))
         except OSError:
@@ -158,7 +158,7 @@ class Keeper:
         os._exit(0)
 
     def _give_up(self) -> None:
-        """Init has not done what it should have. One that is paused can't."""
+        """Kill the sandbox, because init has not done what it should have; a paused one can't."""
         if not self._box.paused:
             self._box.kill()
 
@@ -170,7 +170,7 @@ class Keeper:
         try:
             connection, _ = self._door.accept()
         except OSError:
-            time.sleep(_BREATH_SECONDS)  # out of descriptors: those who hold some may let go meanwhile
+            time.sleep(_BREATH_SECONDS)  # out of descriptors: clients may close some meanwhile
             return
         connection.setblocking(False)
         self._loop.watch(connection.fileno(), lambda: self._hear(connection))
