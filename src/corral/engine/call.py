@@ -20,7 +20,7 @@ from corral.inside.trees import read_status
 
 @dataclass(slots=True)
 class Call:
-    """What init remembers of a running program."""
+    """Init's state of a running program."""
 
     number: int
     program: Program
@@ -36,7 +36,7 @@ class Call:
     limit: str = ""
     ended: bool = False
     terminal_fd: int | None = None
-    """The terminal's inner side, held so that its outer side does not hang up before the program has opened it."""
+    """The terminal's inner side, kept open so that its outer side does not hang up before the program has opened it."""
     master_fd: int | None = None
     """Its outer side, until it is handed to the client."""
     refusal: tuple[str, int, str] | None = None
@@ -44,10 +44,10 @@ class Call:
 
     @classmethod
     def start(cls, spare: Spare, program: Program, channel: socket.socket, *, oom_count: int) -> Call:
-        """Let a waiting child become the program. That it runs is announced when it does.
+        """Let a waiting child become the program. Its start is announced when it runs.
 
         Raises:
-            RefusedError: no terminal is left, or the child has died.
+            RefusedError: no terminal is available, or the child has died.
         """
         master, slave = _open_terminal(program) if program.pty else (None, None)
         terminal = os.ttyname(slave) if slave is not None else None
@@ -102,7 +102,7 @@ class Call:
         return self.reason == "oom"
 
     def finish(self, status: int, *, cpu_seconds: float | None, peak_kib: int | None, trees: Trees) -> None:
-        """Report the end. The kernel's word on the status is all that counts; nothing printed is parsed."""
+        """Report the end, by the kernel's status alone; no output is parsed."""
         self.ended = True
         if self.terminal_fd is not None:
             os.close(self.terminal_fd)
@@ -124,7 +124,7 @@ class Call:
             wire.send(self.channel, report)
 
     def close(self) -> None:
-        """Let go of every descriptor."""
+        """Close every descriptor."""
         os.close(self.report_fd)
         if self.status_fd is not None:
             os.close(self.status_fd)
