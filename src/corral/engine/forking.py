@@ -13,10 +13,10 @@ from corral.engine import syscalls
 
 
 def fork_reader(work: Callable[[int], NoReturn]) -> int:
-    """A child that may read everything the code has written; gives the pipe on which it answers.
+    """A child that may read everything the code has written; returns the pipe on which it answers.
 
-    An ordinary user's code can make files that its own user may not read. In a new user namespace, with that one
-    id in it, the child has the capability to read them nevertheless.
+    An ordinary user's code can create files that its own user may not read. In a new user namespace with that one id,
+    the child has the capability to read them nevertheless.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:

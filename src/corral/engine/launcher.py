@@ -1,7 +1,7 @@
-"""The launcher: the small single-threaded process that makes sandboxes for one program.
+"""The launcher: the small single-threaded process that creates sandboxes for one program.
 
 It is exec'd once over a socket pair (the program that uses Corral may have threads and gigabytes, and must not be
-forked), forks an init for each sandbox, and ends everything it made when its program goes away.
+forked), forks an init for each sandbox, and ends all its sandboxes when its program ends.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Launcher:
         }
 
     def run(self) -> None:
-        """Serve until the program is gone and nothing of its sandboxes is left."""
+        """Serve until the program has ended and nothing of its sandboxes is left."""
         while self._leaving is None or self._boxes:
             self._ready.serve(self._patience())
             self._look_at_disks()
@@ -104,7 +104,7 @@ class Launcher:
             else:
                 self._box_operations[operation](box, message, reply)
         except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
-            # One sandbox that dies while it is being spoken to must not take all the others along.
+            # A sandbox that dies during a request must not end the others.
             wire.answer(reply, {"error": "gone", "text": f"{type(error).__name__}: {error}"})
         finally:
             wire.close_all(descriptors)
@@ -129,7 +129,7 @@ class Launcher:
         self._make(Recipe.from_json(message["recipe"]), None, descriptors, reply)
 
     def _start(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        """Bring a stopped sandbox up again, on the files it left."""
+        """Start a stopped sandbox again, on its files."""
         folder = self._shop.data.folder(str(message["id"]))
         try:
             lock_fd = lock(folder)
@@ -137,7 +137,7 @@ class Launcher:
             wire.answer(reply, {"error": "gone", "text": "no such sandbox"})
             return
         if lock_fd is None:
-            wire.answer(reply, {"error": "held", "text": "somebody else starts or holds it"})
+            wire.answer(reply, {"error": "held", "text": "another process starts or holds it"})
             return
         try:
             store = LayerStore(self._shop.data)
@@ -147,7 +147,7 @@ class Launcher:
         except BaseException:
             os.close(lock_fd)
             raise
-        sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the life before
+        sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the stop
         renewed = {str(target): tuple(paths) for target, paths in dict(message.get("lowers", {})).items()}
         trees = tuple(Tree(t.target, renewed.get(t.target, t.lowers), t.writable) for t in recipe.trees)
         recipe = dataclasses.replace(recipe, folder=str(folder), layers=layers, trees=trees)
@@ -170,7 +170,7 @@ class Launcher:
         finally:
             owner.close()
             if any(self._shop.data.trash.iterdir()):
-                sweep.delete_in_background(self._shop.data)  # what an attempt that failed has left
+                sweep.delete_in_background(self._shop.data)  # leftovers of a failed attempt
         self._boxes[recipe.sandbox_id] = box
         self._ready.watch(box.pid_fd, lambda: self._bury(box))
         wire.answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
@@ -188,7 +188,7 @@ class Launcher:
         try:
             receive_within(box.host, _INIT_SECONDS)
         except GoneError:
-            box.kill()  # all the other sandboxes wait while we do: an init that is silent is given up
+            box.kill()  # a silent init: all other sandboxes wait while we do
             raise
         pid = os.fork()
         if pid == 0:
@@ -262,7 +262,7 @@ def hide_arguments() -> None:
 
 
 def open_workshop(data_path: str) -> Workshop:
-    """Find out what this machine offers, and clear up what earlier processes left."""
+    """Find out what this machine offers, and clear up after killed processes."""
     data = DataFolder(data_path)
     data.prepare()
     root = os.geteuid() == 0
@@ -280,7 +280,7 @@ def main(client_fd: int, settings: dict[str, Any]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the program; we follow when it is gone
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; we end after it
     os.umask(0o022)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each sandbox takes some descriptors
@@ -297,5 +297,5 @@ def main(client_fd: int, settings: dict[str, Any]) -> None:
         return
     wire.send(client, {"ready": True})
     gc.collect()
-    gc.freeze()  # what is here now is shared with every init: keep the collector from touching those pages
+    gc.freeze()  # these objects are shared with every init: keep the collector from touching their pages
     Launcher(client, shop).run()

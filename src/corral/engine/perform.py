@@ -278,8 +278,8 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
 
 
 def _offer_to_oom(step: plan.OfferToOom, stage: Stage) -> None:
-    # While a process is not dumpable, this file belongs to the host's root. Being dumpable for a moment is safe: another
-    # process can only look into this one if it has every capability that this one still has.
+    # While a process is not dumpable, this file belongs to the host's root. Being dumpable for a moment is safe: only a
+    # process with every capability that this one still has can look into it.
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     try:
         descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)

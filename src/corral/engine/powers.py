@@ -1,8 +1,8 @@
 """What the holder of a sandbox can do with it besides ending it: snapshots, pauses, other limits.
 
-The launcher and the keepers are single-threaded and serve others meanwhile, so a copy is made by a child. Whoever dies
-first, nothing stays frozen: the child thaws, its parent thaws again when the child is gone, and a sweeper thaws what
-both have left.
+The launcher and the keepers are single-threaded and serve others meanwhile, so a child makes the copy. If one of them
+is killed, nothing stays frozen: the child thaws, its parent thaws again when the child has ended, and a sweeper thaws
+if both were killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Watch = Callable[[int, Callable[[], None]], None]
 
 
 class Powers:
-    """One per holder. A request that comes while a copy is made waits for its end."""
+    """One per holder. A request during a copy waits for its end."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Powers:
         answer = json.loads(said) if said else {"error": "gone", "text": "the copy was interrupted"}
         if not wire.answer(reply, answer) and "snapshot" in answer:
             with contextlib.suppress(OSError, EngineError):
-                LayerStore(self._data).delete(answer["snapshot"])  # the client has gone, and will never know its id
+                LayerStore(self._data).delete(answer["snapshot"])  # the client has gone, and does not know its id
         for message, waiting in self._waiting.pop(box.pid):
             self.answer(box, message, waiting)
 
@@ -142,17 +142,14 @@ def _resize_disk(box: Box, limits: Limits) -> None:
         loop.grow(str(box.folder / "disk.img"), box.disk_fd, limits)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            text = "a disk can be enlarged, but not shrunk"
-            raise RefusedError(
-                text, code="no_such_limit", hint="snapshot it, and create a new one from that"
-            ) from error
-        hint = "stop the sandbox first"
-        text = f"this kernel can't enlarge a mounted disk: {error.strerror}"
+            text, hint = "a disk can be enlarged, but not shrunk", "snapshot it, and create a new one from that"
+        else:
+            text, hint = f"this kernel can't enlarge a mounted disk: {error.strerror}", "stop the sandbox first"
         raise RefusedError(text, code="no_such_limit", hint=hint) from error
 
 
 def _copy(box: Box, data: DataFolder, request: wire.Message, writer: int) -> NoReturn:
-    """The child: copies, publishes, says how it went, and never comes back."""
+    """The child: copies, publishes, reports the result, and never returns."""
     answer: wire.Message
     draft: Path | None = None
     store = LayerStore(data)

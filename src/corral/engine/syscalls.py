@@ -184,7 +184,7 @@ _CAPABILITY_HEADER: Final = struct.pack("=II", 0x20080522, 0)
 
 
 def share_descriptors(thread: int, other: int) -> bool:
-    """Whether two threads have the same table of descriptors. Raises: OSError, also where the kernel has no kcmp."""
+    """True if two threads have the same table of descriptors. Raises: OSError, also if the kernel has no kcmp."""
     return _raw(_number("kcmp"), thread, other, _KCMP_FILES, 0, 0, what="kcmp") == 0
 
 
@@ -199,7 +199,7 @@ def set_file_identity(uid: int, gid: int) -> None:
     """Act on files as this user, with a process that this user can't signal."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
-    # setfsuid reports no error; asking again with an impossible id answers the current one.
+    # setfsuid reports no error, but a call with an impossible id returns the current one.
     if _libc.setfsuid(0xFFFFFFFF) != uid or _libc.setfsgid(0xFFFFFFFF) != gid:
         raise PermissionError(errno.EPERM, "setfsuid was refused")
 
@@ -207,7 +207,7 @@ def set_file_identity(uid: int, gid: int) -> None:
 def forbid_looking_at_others() -> None:
     """Landlock: this process and its children can no longer reach into processes that are not theirs.
 
-    A ruleset that forbids next to nothing suffices: whoever is in a Landlock domain may only trace, and look through
+    A ruleset that forbids next to nothing suffices: a process in a Landlock domain may only trace, and use
     /proc/PID/root of, processes of the same domain.
     """
     make_block_device = 1 << 10
