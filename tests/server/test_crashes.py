@@ -231,12 +231,13 @@ CASES = [(name, moment) for name, operation in OPERATIONS.items() for moment in 
 
 def test_every_step_in_the_source_is_tried() -> None:
     folder = Path(next(iter(corral.server.__path__)))
-    found = [
-        step
-        for file in folder.rglob("*.py")
-        for step in re.findall(r"steps\.reached\((.*)\)", file.read_text(encoding="utf-8"))
-    ]
-    assert sorted(found) == sorted(f'"{family}:{moment}"' for family, moments in MOMENTS.items() for moment in moments)
+    source = "\n".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+    alone = re.findall(r'steps\.reached\("(.*)"\)', source)
+    shared = re.findall(r'steps\.reached\(f"{change}:(.*)"\)', source)
+    assert len(re.findall(r"steps\.reached\(", source)) == len(alone) + len(shared)
+    changes = re.findall(r'_changing\(sandbox, "(\w+)"', source)
+    found = alone + [f"{change}:{moment}" for change in changes for moment in shared]
+    assert sorted(found) == sorted(f"{family}:{moment}" for family, moments in MOMENTS.items() for moment in moments)
     assert {operation.family for operation in OPERATIONS.values()} == set(MOMENTS)
 
 

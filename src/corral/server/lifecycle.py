@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
@@ -24,10 +25,23 @@ from corral.server.settings import GIB
 from corral.server.snapshots import Snapshots
 from corral.server.store.rows import Sandbox
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _ENDED = (
     "the sandbox was ended outside the server: by `corral sandbox rm`, by a signal, or because it ran out of memory"
 )
+
+
+def _to_its_end(
+    change: Callable[Concatenate[Lifecycle, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Lifecycle, P], Coroutine[Any, Any, None]]:
+    """A change that is finished even if its caller is cancelled."""
+
+    @functools.wraps(change)
+    async def begin(lifecycle: Lifecycle, /, *args: P.args, **options: P.kwargs) -> None:
+        await lifecycle.finish(change(lifecycle, *args, **options))
+
+    return begin
 
 
 class Inventory:
@@ -177,20 +191,15 @@ class Lifecycle:
         with contextlib.suppress(Fault):  # deleted already; any other failure is logged with this task
             await self.delete(making.result())
 
+    @_to_its_end
     async def delete(self, sandbox: LivingSandbox) -> None:
         """Delete it, with its files. Raises: Fault 404 if it was deleted in the meantime."""
-        await self.finish(self._delete(sandbox))
-
-    async def _delete(self, sandbox: LivingSandbox) -> None:
-        # Before the lock: calls that work inside end now, and so release the lock.
-        box = sandbox.release()
-        async with sandbox.locked():
+        # Released before it is locked: the calls that work inside end now, and with them the lock.
+        async with sandbox.released() as box, sandbox.locked():
             sandbox.turn("destroying", desired="destroyed", intent="delete", reason=sandbox.row.error_reason)
             steps.reached("delete:intent-written")
-            later = sandbox.release()  # a call may have connected again while we waited
-            if box is not None and later is not None:
-                await box.aclose()
-            await self.end_at_backend(sandbox, later or box)
+            async with sandbox.released() as later:  # a call may have connected again while we waited
+                await self.end_at_backend(sandbox, later or box)
             steps.reached("delete:ended")
             self.sandboxes.remove(sandbox)
             steps.reached("delete:forgotten")
@@ -205,93 +214,56 @@ class Lifecycle:
 
     # Stopping and starting.
 
+    @_to_its_end
     async def stop(self, sandbox: LivingSandbox) -> None:
         """End its processes, keep its files. A sandbox whose auto-delete interval is 0 is deleted instead."""
-        await self.finish(self._stop(sandbox))
-
-    async def _stop(self, sandbox: LivingSandbox) -> None:
         async with sandbox.locked():
             if sandbox.row.state in ("stopped", "archived"):
                 return
             self._demand(sandbox, "started", "paused", "error")
             if sandbox.row.auto_delete != 0:
                 await self.backend.need("stop")
-                assert sandbox.row.engine_id is not None
-                sandbox.turn("stopping", desired="stopped", intent="stop")
-                steps.reached("stop:intent-written")
-                box = sandbox.release()
-                async with self._settling(sandbox):
-                    await self.backend.stop(sandbox.row.engine_id)
-                    if box is not None:
-                        await box.aclose()
-                steps.reached("stop:done")
-                sandbox.turn("stopped")
-                steps.reached("stop:acknowledged")
+                async with self._changing(sandbox, "stop", through="stopping", to="stopped"), sandbox.released():
+                    await self.backend.stop(sandbox.engine_id)
                 return
-        await self._delete(sandbox)
+        await self.delete(sandbox)
 
+    @_to_its_end
     async def start(self, sandbox: LivingSandbox, *, permit: Callable[[], None]) -> None:
         """Start a stopped, archived or paused sandbox. `permit` raises if it may not run; it is called just before."""
-        await self.finish(self._start(sandbox, permit))
-
-    async def _start(self, sandbox: LivingSandbox, permit: Callable[[], None]) -> None:
         async with sandbox.locked():
-            if sandbox.row.state == "started":
+            before = sandbox.row.state
+            if before == "started":
                 return
             self._demand(sandbox, "stopped", "archived", "paused")
             # No await between `permit` and the change of state: two that start at once must not both get the last.
-            if sandbox.row.state == "paused":
+            if before == "paused":
                 await self.backend.need("pause")
-                handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
+                box = (await self.sandboxes.connect_now(sandbox)).box
                 permit()
-                await self._resume(sandbox, handle)
+                async with self._changing(sandbox, "resume", through="resuming", to="started"):
+                    await box.resume()
+                    await self.sandboxes.end_orphans(sandbox, box)
             else:
                 await self.backend.need("stop")
                 permit()
-                await self._start_again(sandbox)
+                through = "restoring" if before == "archived" else "starting"
+                async with self._changing(sandbox, "start", through=through, to="started"):
+                    sandbox.hold(await self.backend.start(sandbox.engine_id))
+                    sandbox.may_have_orphans = False
             sandbox.touch()
 
-    async def _start_again(self, sandbox: LivingSandbox) -> None:
-        assert sandbox.row.engine_id is not None
-        state = "restoring" if sandbox.row.state == "archived" else "starting"
-        sandbox.turn(state, desired="started", intent="start")
-        steps.reached("start:intent-written")
-        async with self._settling(sandbox):
-            box = await self.backend.start(sandbox.row.engine_id)
-        steps.reached("start:done")
-        sandbox.may_have_orphans = False
-        sandbox.hold(box)
-        sandbox.turn("started")
-        steps.reached("start:acknowledged")
-
-    async def _resume(self, sandbox: LivingSandbox, handle: Handle) -> None:
-        sandbox.turn("resuming", desired="started", intent="resume")
-        steps.reached("resume:intent-written")
-        async with self._settling(sandbox):
-            await handle.box.resume()
-            await self.sandboxes.end_orphans(sandbox, handle.box)
-        steps.reached("resume:done")
-        sandbox.turn("started")
-        steps.reached("resume:acknowledged")
-
+    @_to_its_end
     async def pause(self, sandbox: LivingSandbox) -> None:
         """Freeze every process."""
-        await self.finish(self._pause(sandbox))
-
-    async def _pause(self, sandbox: LivingSandbox) -> None:
         async with sandbox.locked():
             if sandbox.row.state == "paused":
                 return
             self._demand(sandbox, "started")
             await self.backend.need("pause")
-            handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
-            sandbox.turn("pausing", desired="paused", intent="pause")
-            steps.reached("pause:intent-written")
-            async with self._settling(sandbox):
-                await handle.box.pause()
-            steps.reached("pause:done")
-            sandbox.turn("paused")
-            steps.reached("pause:acknowledged")
+            box = (await self.sandboxes.connect_now(sandbox)).box
+            async with self._changing(sandbox, "pause", through="pausing", to="paused"):
+                await box.pause()
 
     async def archive(self, sandbox: LivingSandbox) -> None:
         """Mark a stopped sandbox as archived: it keeps its files, and so its share of the disk."""
@@ -303,11 +275,9 @@ class Lifecycle:
             sandbox.turn("archived", desired="archived")
             steps.reached("archive:acknowledged")
 
+    @_to_its_end
     async def recover(self, sandbox: LivingSandbox, *, skip_start: bool, permit: Callable[[], None]) -> None:
         """Recover a sandbox in state `error`, and start it; `permit` as in `start`. Raises: Fault 409 if it is gone."""
-        await self.finish(self._recover(sandbox, skip_start=skip_start, permit=permit))
-
-    async def _recover(self, sandbox: LivingSandbox, *, skip_start: bool, permit: Callable[[], None]) -> None:
         async with sandbox.locked():
             if sandbox.row.state == "error":
                 found = await self.find_at_backend(sandbox)
@@ -315,37 +285,29 @@ class Lifecycle:
                     raise conflict("the sandbox can't be recovered: the backend no longer has it. Delete it")
                 await self.settle(sandbox, found)
         if sandbox.row.state == "stopped" and not skip_start:
-            await self._start(sandbox, permit)
+            await self.start(sandbox, permit=permit)
 
+    @_to_its_end
     async def resize(self, sandbox: LivingSandbox, resize: Resize, *, permit: Callable[[], None]) -> None:
         """Set new limits; for a stopped sandbox, from its next start on. `permit` raises if they are not allowed."""
-        await self.finish(self._resize(sandbox, resize, permit))
-
-    async def _resize(self, sandbox: LivingSandbox, resize: Resize, permit: Callable[[], None]) -> None:
         async with sandbox.locked():
+            before = sandbox.row.state
             self._demand(sandbox, "started", "stopped")
             if resize.disk is not None and resize.disk < sandbox.row.disk:
                 raise Fault(400, "disk: a disk can't be made smaller")
-            before = sandbox.row.state
             await self.backend.need("resize")
             permit()
-            sandbox.turn("resizing", intent=resize.to_intent())
-            steps.reached("resize:intent-written")
-            async with self._settling(sandbox):
+            async with self._changing(sandbox, "resize", through="resizing", to=before, intent=resize.to_intent()):
                 await self.resize_at_backend(sandbox, resize)
-            sandbox.turn(before)
-            steps.reached("resize:acknowledged")
 
     async def resize_at_backend(self, sandbox: LivingSandbox, resize: Resize) -> None:
         """Idempotent, so a resize that was interrupted is done again."""
-        assert sandbox.row.engine_id is not None
         await self.backend.resize(
-            sandbox.row.engine_id,
+            sandbox.engine_id,
             cpus=resize.cpu,
             memory_bytes=resize.memory * GIB if resize.memory is not None else None,
             disk_bytes=resize.disk * GIB if resize.disk is not None else None,
         )
-        steps.reached("resize:done")
         row = sandbox.row
         row.cpu, row.memory, row.disk = resize.cpu or row.cpu, resize.memory or row.memory, resize.disk or row.disk
 
@@ -354,14 +316,24 @@ class Lifecycle:
             raise Fault(400, f"the sandbox is {sandbox.row.state}; it must be {' or '.join(states)}")
 
     @contextlib.asynccontextmanager
-    async def _settling(self, sandbox: LivingSandbox) -> AsyncIterator[None]:
-        """If the backend fails in the middle, take the sandbox's state from the backend."""
+    async def _changing(
+        self, sandbox: LivingSandbox, change: str, *, through: str, to: str, intent: str | None = None
+    ) -> AsyncIterator[None]:
+        """A change that the backend makes: the intent is written before it, the new state after it.
+
+        If the backend fails in the middle, the sandbox's state is taken from the backend.
+        """
+        sandbox.turn(through, desired=to, intent=intent or change)
+        steps.reached(f"{change}:intent-written")
         try:
             yield
         except CorralError:
             sandbox.row.intent = None
             await self.settle(sandbox, await self.find_at_backend(sandbox))
             raise
+        steps.reached(f"{change}:done")
+        sandbox.turn(to)
+        steps.reached(f"{change}:acknowledged")
 
     # The end.
 

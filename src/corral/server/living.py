@@ -133,6 +133,12 @@ class LivingSandbox:
         return self.row.id
 
     @property
+    def engine_id(self) -> str:
+        """Its id at the backend, which every sandbox has but one that is being created."""
+        assert self.row.engine_id is not None
+        return self.row.engine_id
+
+    @property
     def is_deleted(self) -> bool:
         """Whether it is gone from the list of sandboxes."""
         return self.id not in self._sandboxes
@@ -281,6 +287,16 @@ class LivingSandbox:
             task.cancel()
         return handle.box
 
+    @contextlib.asynccontextmanager
+    async def released(self) -> AsyncIterator[AsyncSandbox | None]:
+        """As `release`; at the end, the handle's sandbox is closed."""
+        box = self.release()
+        try:
+            yield box
+        finally:
+            if box is not None:
+                await box.aclose()
+
     async def close(self) -> None:
         """Close its handle. The sandbox lives on."""
         watch = self._watch
@@ -416,7 +432,7 @@ class Sandboxes:
         await sandbox.wait_for_break()
         if row.state != "started" and not (row.state == "resizing" and row.desired_state == "started"):
             raise Fault(400, f"the sandbox is not started: its state is {row.state!r}")
-        handle = sandbox.handle or await self.connect(sandbox)
+        handle = await self.connect(sandbox)
         if activity:
             sandbox.touch()
         try:
@@ -433,7 +449,9 @@ class Sandboxes:
                 sandbox.save()
 
     async def connect(self, sandbox: LivingSandbox) -> Handle:
-        """A handle, opened once for all calls that wait for it. Raises: SandboxGoneError."""
+        """Its handle; if it has none, one is opened, once for all calls that wait for it. Raises: SandboxGoneError."""
+        if sandbox.handle is not None:
+            return sandbox.handle
         if sandbox.connecting is None:
             sandbox.connecting = asyncio.create_task(self.connect_now(sandbox))
             sandbox.connecting.add_done_callback(sandbox.end_connecting)
@@ -446,9 +464,10 @@ class Sandboxes:
 
     async def connect_now(self, sandbox: LivingSandbox) -> Handle:
         """As `connect`, for a caller that holds the lock, and so must not wait for `look_after`, which needs it."""
+        if sandbox.handle is not None:
+            return sandbox.handle
         row = sandbox.row
-        assert row.engine_id is not None, "a started sandbox has an id at the backend"
-        box = await self._backend.connect(row.engine_id)
+        box = await self._backend.connect(sandbox.engine_id)
         try:
             if row.state != "paused":
                 await self.end_orphans(sandbox, box)
@@ -457,10 +476,9 @@ class Sandboxes:
         except BaseException:
             await box.aclose()
             raise
-        if (other := sandbox.handle) is not None:  # also in the meantime: by a start, or by a caller with the lock
-            if other.box is not box:
-                await box.aclose()
-            return other
+        if sandbox.handle is not None:  # also in the meantime: by a start, or by a caller with the lock
+            await box.aclose()
+            return sandbox.handle
         return sandbox.hold(box)
 
     async def end_orphans(self, sandbox: LivingSandbox, box: AsyncSandbox) -> None:
