@@ -29,18 +29,16 @@ MAX_LABELS, MAX_ENV = 100, 1000
 
 def refuse_unsupported(wanted: CreateSandbox) -> None:
     """Raises: Fault 501 for features that this server does not support."""
-    if wanted.volumes:
-        raise unsupported("volumes")
-    if wanted.secrets:
-        raise unsupported("secrets")
-    if wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url:
-        raise unsupported("network allow lists")
-    if wanted.gpu:
-        raise unsupported("GPUs")
-    if wanted.kvm:
-        raise unsupported("KVM")
-    if wanted.linked_sandbox:
-        raise unsupported("linking sandboxes")
+    for what, asked in (
+        ("volumes", wanted.volumes),
+        ("secrets", wanted.secrets),
+        ("network allow lists", wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url),
+        ("GPUs", wanted.gpu),
+        ("KVM", wanted.kvm),
+        ("linking sandboxes", wanted.linked_sandbox),
+    ):
+        if asked:
+            raise unsupported(what)
 
 
 def digest_token(given: str | None) -> str | None:
@@ -160,9 +158,8 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
     env = {**known, **row.env}
     workdir = row.labels.get(WORKDIR_LABEL, HOME)
     labels = {OWNER_LABEL: f"server:{organisation}", OWNER_ID_LABEL: row.id, OWNER_NAME_LABEL: row.name}
-    if snapshot is None or snapshot.engine_id is None:
-        return Spec(resources=resources, env=env, workdir=workdir, labels=labels)
-    return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=snapshot.engine_id)
+    engine_id = snapshot.engine_id if snapshot is not None else None
+    return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

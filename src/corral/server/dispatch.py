@@ -17,7 +17,7 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -33,11 +33,14 @@ from corral.server.answers import Large, ManyItems, PlainText, send
 from corral.server.auth import Admission, Doorkeeper, find_key
 from corral.server.fairness import Account, Budget, OutputAllowance, Rates, Turns, is_large
 from corral.server.faults import Fault, too_many
-from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identity, Route, Services
+from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identity, Route
 from corral.server.signing import identify_signer
 from corral.server.sockets import close_socket
 from corral.server.translate import translate
 from corral.server.wire.base import timestamp
+
+if TYPE_CHECKING:
+    from corral.server.app import Server
 
 SERVER = "corral"
 """The `Server` header, without version numbers that would help an attacker."""
@@ -62,27 +65,18 @@ class Dispatcher:
     """Answers requests by the table of routes."""
 
     def __init__(
-        self,
-        *,
-        services: Services,
-        router: Router,
-        door: Doorkeeper,
-        admission: Admission,
-        budget: Budget,
+        self, server: Server, *, router: Router, door: Doorkeeper, admission: Admission, budget: Budget
     ) -> None:
-        limits = services.settings.limits
-        self._services = services
+        self._server = server
         self._router = router
         self._door = door
         self._admission = admission
-        self._guard = services.guard
-        self._metrics = services.metrics
-        self._limits = limits
+        self._limits = server.settings.limits
         self._budget = budget
         self._turns = Turns()
         self._parts = Turns(at_once=1)
         """For long work: one part of it in each round of the event loop, for all keys together."""
-        self._rates = Rates(per_second=limits.rate_per_key, burst=2 * limits.rate_per_key)
+        self._rates = Rates(per_second=self._limits.rate_per_key, burst=2 * self._limits.rate_per_key)
 
     def make_app(self) -> web.Application:
         """An application in which every request is answered here."""
@@ -101,20 +95,20 @@ class Dispatcher:
         begin = time.perf_counter()
         request[REQUEST_ID] = secrets.token_hex(8)
         log.REQUEST_ID.set(request[REQUEST_ID])
-        self._metrics.in_flight += 1
+        self._server.metrics.in_flight += 1
         status: int | None = None
         try:
             response = await self._handle(request)
             status = response.status
             return response
         finally:
-            self._metrics.in_flight -= 1
+            self._server.metrics.in_flight -= 1
             self._note(request, status or _status_of_left(request), time.perf_counter() - begin)
 
     def _note(self, request: web.Request, status: int, seconds: float) -> None:
         route = request.get(ROUTE)
         operation = route.name if route is not None else "none"
-        self._metrics.count(operation=operation, method=request.method, status=status, seconds=seconds)
+        self._server.metrics.count(operation=operation, method=request.method, status=status, seconds=seconds)
         log.event(
             "request",
             request_id=request[REQUEST_ID],
@@ -183,7 +177,7 @@ class Dispatcher:
     # The checks, in their order.
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        self._guard.check(request)
+        self._server.guard.check(request)
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Fault(415, "Content-Encoding is not supported")
         match = self._router.find(request.method, split_path(request.rel_url.raw_path))
@@ -194,23 +188,15 @@ class Dispatcher:
         route = match.route
         request[ROUTE] = route
         identity = self._identify(request, match)
+        call = ApiCall(request=request, server=self._server, identity=identity, params=match.params)
         if identity is ANONYMOUS:
             await self._turns.take(ANONYMOUS.key_id)
-            return await self._serve(
-                route, ApiCall(request=request, services=self._services, identity=identity, params=match.params)
-            )
+            return await self._serve(route, call)
         request[ADMITTED] = identity.key_id
-        async with self._admission.admitted(identity) as visit:
+        async with self._admission.admitted(identity) as call.visit:
             await self._turns.take(identity.key_id)
             with self._budget.account(identity.key_id) as account:
-                call = ApiCall(
-                    request=request,
-                    services=self._services,
-                    identity=identity,
-                    params=match.params,
-                    visit=visit,
-                    account=account,
-                )
+                call.account = account
                 # For the task of this request, and those that it starts.
                 ALLOWANCE.set(OutputAllowance(account))
                 PACE.set(functools.partial(self._parts.take, identity.key_id))
@@ -222,24 +208,20 @@ class Dispatcher:
         if route.websocket and call.request.headers.get("Upgrade", "").lower() != "websocket" and not route.answers:
             raise Fault(426, "this endpoint needs a websocket upgrade", headers={"Upgrade": "websocket"})
         if route.area != "toolbox":
-            return await self._respond(route, call, await self._run(route, call))
-        return await self._inside(route, call)
-
-    async def _inside(self, route: Route, call: ApiCall) -> web.StreamResponse:
-        sandbox_id = call.params["sandboxId"]
-        organisation = call.identity.organisation_id
+            return await self._run(route, call)
         activity = call.request.headers.get(SKIP_ACTIVITY) != "true"
-        async with self._services.sandboxes.use(sandbox_id, organisation_id=organisation, activity=activity) as handle:
-            call.request[SANDBOX] = handle.id
-            call.sandbox = handle
-            return await self._respond(route, call, await self._run(route, call))
+        async with self._server.sandboxes.use(
+            call.params["sandboxId"], organisation_id=call.organisation_id, activity=activity
+        ) as call.sandbox:
+            call.request[SANDBOX] = call.sandbox.id
+            return await self._run(route, call)
 
-    async def _run(self, route: Route, call: ApiCall) -> Any:
+    async def _run(self, route: Route, call: ApiCall) -> web.StreamResponse:
         if route.body is not None and not route.raw_body:
             call.body = await self._read_body(route, call.request, call.account)
         elif call.account is not None:
             await call.account.reserve(_held_by(route))
-        return await route.handler(call)
+        return await self._respond(route, call, await route.handler(call))
 
     async def _read_body(self, route: Route, request: web.Request, account: Account | None) -> Any:
         limit = self._limits.json_bytes if route.large_body else self._limits.small_json_bytes
@@ -275,8 +257,10 @@ class Dispatcher:
             return ANONYMOUS
         secret = find_key(request, websocket=route.websocket)
         if secret is None and route.signed and "signature" in request.query:
-            sandboxes, sandbox_id = self._services.sandboxes, match.params["sandboxId"]
-            identity = identify_signer(request, route, sandboxes=sandboxes, sandbox_id=sandbox_id, door=self._door)
+            sandbox_id = match.params["sandboxId"]
+            identity = identify_signer(
+                request, route, sandboxes=self._server.sandboxes, sandbox_id=sandbox_id, door=self._door
+            )
         else:
             identity = self._door.admit(secret, address=request.remote)
         if (wait := self._rates.take(identity.key_id)) > 0:
@@ -323,15 +307,11 @@ def _status_of_left(request: web.Request) -> int:
 
 def error_response(request: web.BaseRequest, fault: Fault) -> web.Response:
     """The response for a fault."""
-    try:
-        phrase = http.HTTPStatus(fault.status).phrase
-    except ValueError:
-        phrase = "Error"
     body: dict[str, Any] = {
         "path": request.rel_url.raw_path,
         "timestamp": timestamp(time.time()),
         "statusCode": fault.status,
-        "error": phrase,
+        "error": http.HTTPStatus(fault.status).phrase,
         "message": fault.message,
         "method": request.method,
     }

@@ -16,23 +16,19 @@ from corral.server.wire.base import seconds_of
 from corral.server.wire.control import Filters, ListQuery, PageQuery
 
 _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
+    "id": lambda row: row.id,
     "name": lambda row: row.name,
     "cpu": lambda row: row.cpu,
     "memoryGib": lambda row: row.memory,
     "diskGib": lambda row: row.disk,
-    "lastActivityAt": lambda row: row.active_at,
-    "createdAt": lambda row: row.created_at,
-}
-_OLD_ORDERS: dict[str, Callable[[Sandbox], Any]] = {
-    "id": lambda row: row.id,
-    "name": lambda row: row.name,
     "state": lambda row: row.state,
     "snapshot": lambda row: row.snapshot or "",
     "region": lambda row: row.target,
-    "updatedAt": lambda row: row.updated_at,
     "createdAt": lambda row: row.created_at,
+    "updatedAt": lambda row: row.updated_at,
     "lastActivityAt": lambda row: row.active_at,
 }
+"""What a list is sorted by; each query says which of them it takes."""
 
 
 class Cursor(msgspec.Struct, array_like=True):
@@ -66,7 +62,7 @@ def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], s
 def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sandbox], int]:
     """The page with that number, and how many sandboxes there are on all pages. Raises: Fault 400."""
     found = [row for row in filter_rows(rows, query) if not query.regions or row.target in query.regions]
-    value_of = _OLD_ORDERS[query.sort]
+    value_of = _ORDERS[query.sort]
     found.sort(key=lambda row: (value_of(row), row.id), reverse=query.order == "desc")
     begin = (query.page - 1) * query.limit
     return found[begin : begin + query.limit], len(found)

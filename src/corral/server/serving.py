@@ -287,7 +287,7 @@ async def listening(server: Server) -> AsyncIterator[str]:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         yield f"{'https' if settings.tls else 'http'}://{host}:{port}{API}"
     finally:
-        server.services.ready = False
+        server.ready = False
         if listener is not None:
             listener.close()
         await server.sockets.close()  # else the shutdown would wait for them until its timeout

@@ -10,12 +10,12 @@ from corral.server.wire import control
 TABLE = Table("open")
 
 
-@TABLE.add("GET", "/config", scope="read", answers={200: control.DaytonaConfiguration})
+@TABLE.add("GET", "/config")
 async def get_config(call: ApiCall) -> control.DaytonaConfiguration:
     """The server's configuration; needs no key."""
-    base = call.services.guard.base_url(call.request)
+    base = call.base_url
     return control.DaytonaConfiguration(
-        version=call.services.settings.version,
+        version=call.server.settings.version,
         oidc=control.OidcConfig(issuer="", client_id="", audience="", provider="none"),
         linked_accounts_enabled=False,
         announcements={},
@@ -23,7 +23,7 @@ async def get_config(call: ApiCall) -> control.DaytonaConfiguration:
         proxy_toolbox_url=base + TOOLBOX,
         default_snapshot=BASE,
         dashboard_url=base + API,
-        max_auto_archive_interval=call.services.settings.defaults.max_auto_archive_minutes,
+        max_auto_archive_interval=call.server.settings.defaults.max_auto_archive_minutes,
         maintanance_mode=False,
         environment="corral",
     )

@@ -32,57 +32,57 @@ Prometheus metrics: {base}/metrics
 
 
 def _welcome(call: ApiCall) -> web.Response:
-    base = call.services.guard.base_url(call.request)
+    base = call.base_url
     return web.Response(text=_WELCOME.format(base=base, api=base + API))
 
 
-@ROOT.add("GET", "/", scope="read", answers={200: str})
+@ROOT.add("GET", "/", answers={200: str})
 async def get_welcome(call: ApiCall) -> web.Response:
     """Information about this server, as plain text."""
     return _welcome(call)
 
 
-@ROOT.add("GET", "/docs", scope="read", answers={200: str})
+@ROOT.add("GET", "/docs", answers={200: str})
 async def get_docs(call: ApiCall) -> web.Response:
     """Where to find the API documentation, as plain text."""
     return _welcome(call)
 
 
-@EVENTS.add("GET", "/", scope="read", answers={200: str})
+@EVENTS.add("GET", "/", answers={200: str})
 async def get_api(call: ApiCall) -> web.Response:
     """Information about this server, at the API's base URL."""
     return _welcome(call)
 
 
-@ROOT.add("GET", "/health", scope="read", answers={200: dict[str, str]})
+@ROOT.add("GET", "/health")
 async def get_health(call: ApiCall) -> dict[str, str]:
     """Liveness: the process is running."""
     return {"status": "ok"}
 
 
-@ROOT.add("GET", "/ready", scope="read", answers={200: dict[str, str]})
+@ROOT.add("GET", "/ready")
 async def get_ready(call: ApiCall) -> dict[str, str]:
     """Readiness: sandboxes can be created and found."""
-    if not (call.services.ready and not call.services.sandboxes.database.failing):
+    if not (call.server.ready and not call.server.sandboxes.database.failing):
         raise Fault(503, "not ready", headers={"Retry-After": "1"})
     return {"status": "ready"}
 
 
-@ROOT.add("GET", "/metrics", scope="read", answers={200: str})
+@ROOT.add("GET", "/metrics", answers={200: str})
 async def get_metrics(call: ApiCall) -> web.Response:
     """Metrics in Prometheus format; without names of sandboxes or organisations."""
-    parts = call.services
-    text = parts.metrics.render(states=parts.sandboxes.states(), websockets=len(parts.events))
+    server = call.server
+    text = server.metrics.render(states=server.sandboxes.states(), websockets=len(server.events))
     return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-@EVENTS.add("GET", "/health", scope="read", answers={200: dict[str, str]})
+@EVENTS.add("GET", "/health")
 async def get_api_health(call: ApiCall) -> dict[str, str]:
     """Liveness, below the API's base URL."""
     return {"status": "ok"}
 
 
-@EVENTS.add("GET", "/health/ready", scope="read", answers={200: HealthDto})
+@EVENTS.add("GET", "/health/ready")
 async def get_api_ready(call: ApiCall) -> HealthDto:
     """Readiness, below the API's base URL."""
     await get_ready(call)
@@ -90,14 +90,14 @@ async def get_api_ready(call: ApiCall) -> HealthDto:
     return HealthDto(status="ok", info=up, error={}, details=up)
 
 
-@EVENTS.add("GET", "/socket.io", scope="read", answers={}, websocket=True)
+@EVENTS.add("GET", "/socket.io", answers={}, websocket=True)
 async def connect_events(call: ApiCall) -> web.StreamResponse:
     """Events of an organisation's sandboxes, over socket.io."""
-    parts = call.services
-    return await parts.events.serve(call.request, base_url=parts.guard.base_url(call.request))
+    server = call.server
+    return await server.events.serve(call.request, base_url=call.base_url)
 
 
-@EVENTS.add("GET", "/openapi.json", scope="read", answers={200: dict[str, Any]})
+@EVENTS.add("GET", "/openapi.json", answers={200: dict[str, Any]})
 async def get_openapi(call: ApiCall) -> web.Response:
     """This OpenAPI document."""
-    return web.Response(body=call.services.describe(), content_type="application/json")
+    return web.Response(body=call.server.describe(), content_type="application/json")

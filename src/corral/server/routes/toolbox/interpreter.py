@@ -35,14 +35,7 @@ _MAX_CONTEXTS = 100
 # ------------------------------------------------------------------------------------------------------------ contexts
 
 
-@TABLE.add(
-    "POST",
-    "/process/interpreter/context",
-    scope="run",
-    body=wire.CreateContextRequest,
-    body_optional=True,
-    answers={200: wire.InterpreterContext},
-)
+@TABLE.add("POST", "/process/interpreter/context", body=wire.CreateContextRequest, body_optional=True)
 async def create_interpreter_context(call: ApiCall) -> wire.InterpreterContext:
     """Create an interpreter context."""
     handle, body = call.sandbox, call.body or wire.CreateContextRequest()
@@ -57,14 +50,14 @@ async def create_interpreter_context(call: ApiCall) -> wire.InterpreterContext:
     return _tell(context)
 
 
-@TABLE.add("GET", "/process/interpreter/context", scope="run", answers={200: wire.ListContextsResponse})
+@TABLE.add("GET", "/process/interpreter/context")
 async def list_interpreter_contexts(call: ApiCall) -> wire.ListContextsResponse:
     """List interpreter contexts, without the default one."""
     contexts = await call.sandbox.box.interpreter.contexts()
     return wire.ListContextsResponse(contexts=[_tell(each) for each in contexts if each.id != DEFAULT_CONTEXT])
 
 
-@TABLE.add("DELETE", "/process/interpreter/context/{id}", scope="run", answers={200: dict[str, str]})
+@TABLE.add("DELETE", "/process/interpreter/context/{id}")
 async def delete_interpreter_context(call: ApiCall) -> dict[str, str]:
     """Delete an interpreter context."""
     name = call.params["id"]
@@ -91,10 +84,10 @@ def _tell(context: ContextInfo) -> wire.InterpreterContext:
 # ------------------------------------------------------------------------------------------------------------- running
 
 
-@TABLE.add("GET", "/process/interpreter/execute", scope="run", websocket=True, answers={})
+@TABLE.add("GET", "/process/interpreter/execute", websocket=True, answers={})
 async def execute_interpreter_code(call: ApiCall) -> web.StreamResponse:
     """Run code in a context: the first frame has the code, those of the answer have the output."""
-    socket = Socket(call, longest_bytes=call.services.settings.limits.code_frame_bytes)
+    socket = Socket(call, longest_bytes=call.server.settings.limits.code_frame_bytes)
     socket.check()
     await socket.open()
     try:

@@ -41,9 +41,7 @@ def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
     return with_bash("-c", _READ_LONG), {}, text
 
 
-@TABLE.add(
-    "POST", "/process/execute", scope="run", body=ExecuteRequest, large_body=True, answers={200: ExecuteResponse}
-)
+@TABLE.add("POST", "/process/execute", body=ExecuteRequest, large_body=True, answers={200: ExecuteResponse})
 async def execute_command(call: ApiCall) -> Any:
     """Run a shell command and wait for it."""
     handle, body = call.sandbox, call.body
@@ -71,9 +69,7 @@ async def execute_command(call: ApiCall) -> Any:
     return _tell(ExecuteResponse(exit_code=result.exit_code, result=""), result.output_bytes)
 
 
-@TABLE.add(
-    "POST", "/process/code-run", scope="run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse}
-)
+@TABLE.add("POST", "/process/code-run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse})
 async def code_run(call: ApiCall) -> Any:
     """Run a code snippet in a new process."""
     handle, body = call.sandbox, call.body

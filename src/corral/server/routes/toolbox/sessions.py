@@ -42,7 +42,7 @@ async def _find(call: ApiCall) -> ShellSession:
 
 async def _attach(call: ApiCall, name: str) -> ShellSession:
     session = call.sandbox.sessions.get(name) or await _read_again(call, name)
-    call.services.sessions.keep(call.sandbox, session)
+    call.server.sessions.keep(call.sandbox, session)
     # It may be forgotten while this call still has it, so a large one is part of what the call holds.
     call.hold(max(0, session.memory_bytes - _FREE_SESSION_BYTES))
     return session
@@ -75,7 +75,7 @@ async def _command(session: ShellSession, call: ApiCall) -> SessionCommand:
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
-@TABLE.add("POST", "/process/session", scope="run", body=wire.CreateSessionRequest, answers={201: None})
+@TABLE.add("POST", "/process/session", body=wire.CreateSessionRequest, status=201)
 async def create_session(call: ApiCall) -> None:
     """Create a session."""
     handle, name = call.sandbox, call.body.session_id
@@ -88,7 +88,7 @@ async def create_session(call: ApiCall) -> None:
     session = await ShellSession.open(
         handle.box, name, cwd=handle.resolve("."), env=handle.environment(), user=handle.program_user
     )
-    call.services.sessions.keep(handle, session)
+    call.server.sessions.keep(handle, session)
 
 
 async def _names(handle: Handle) -> list[str]:
@@ -96,7 +96,7 @@ async def _names(handle: Handle) -> list[str]:
     return [info.name.removeprefix(session_prefix) for info in infos if info.name.startswith(session_prefix)]
 
 
-@TABLE.add("GET", "/process/session", scope="run", answers={200: list[wire.Session]})
+@TABLE.add("GET", "/process/session", answers={200: list[wire.Session]})
 async def list_sessions(call: ApiCall) -> ManyItems:
     """List sessions."""
     return ManyItems(_sessions(call, await _names(call.sandbox)))
@@ -117,7 +117,7 @@ async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncIterator[list[w
             call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
 
 
-@TABLE.add("GET", "/process/session/entrypoint", scope="run", answers={200: wire.Session})
+@TABLE.add("GET", "/process/session/entrypoint")
 async def get_entrypoint_session(call: ApiCall) -> wire.Session:
     """The session of the sandbox's entrypoint; always without commands."""
     return wire.Session(session_id=ENTRYPOINT, commands=[])
@@ -126,7 +126,6 @@ async def get_entrypoint_session(call: ApiCall) -> wire.Session:
 @TABLE.add(
     "GET",
     "/process/session/entrypoint/logs",
-    scope="run",
     query=wire.FollowQuery,
     websocket=True,
     answers={200: wire.SessionCommandLogsResponse},
@@ -144,7 +143,7 @@ async def get_entrypoint_logs(call: ApiCall) -> wire.SessionCommandLogsResponse 
     return socket.response
 
 
-@TABLE.add("GET", "/process/session/{sessionId}", scope="run", answers={200: wire.Session})
+@TABLE.add("GET", "/process/session/{sessionId}")
 async def get_session(call: ApiCall) -> wire.Session:
     """Get a session."""
     session = await _find(call)
@@ -156,7 +155,7 @@ async def get_session(call: ApiCall) -> wire.Session:
     return wire.Session(session_id=session.name, commands=[_tell(command) for command in commands])
 
 
-@TABLE.add("DELETE", "/process/session/{sessionId}", scope="run", answers={204: None})
+@TABLE.add("DELETE", "/process/session/{sessionId}", status=204)
 async def delete_session(call: ApiCall) -> None:
     """Delete a session and end everything it started."""
     session = await _find(call)
@@ -170,7 +169,6 @@ async def delete_session(call: ApiCall) -> None:
 @TABLE.add(
     "POST",
     "/process/session/{sessionId}/exec",
-    scope="run",
     body=wire.SessionExecuteRequest,
     large_body=True,
     answers={200: wire.SessionExecuteResponse, 202: wire.SessionExecuteResponse},
@@ -203,7 +201,7 @@ async def _run_to_its_end(call: ApiCall, session: ShellSession, text: str) -> Se
         raise
 
 
-@TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}", scope="run", answers={200: wire.Command})
+@TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}")
 async def get_session_command(call: ApiCall) -> wire.Command:
     """Get a command of a session."""
     return _tell(await _command(await _find(call), call))
@@ -212,7 +210,6 @@ async def get_session_command(call: ApiCall) -> wire.Command:
 @TABLE.add(
     "GET",
     "/process/session/{sessionId}/command/{commandId}/logs",
-    scope="run",
     query=wire.FollowQuery,
     websocket=True,
     answers={200: wire.SessionCommandLogsResponse},
@@ -252,10 +249,9 @@ async def _follow(call: ApiCall, session: ShellSession, command_id: str) -> web.
 @TABLE.add(
     "POST",
     "/process/session/{sessionId}/command/{commandId}/input",
-    scope="run",
     body=wire.SessionSendInputRequest,
     large_body=True,
-    answers={204: None},
+    status=204,
 )
 async def send_input(call: ApiCall) -> None:
     """Send input to a running command."""

@@ -36,7 +36,7 @@ class Socket:
     """One websocket of one call. After an error, `dispatch` closes it with code 1011."""
 
     def __init__(self, call: ApiCall, *, protocols: Sequence[str] = (), longest_bytes: int | None = None) -> None:
-        limits = call.services.settings.limits
+        limits = call.server.settings.limits
         self._call = call
         self._limits = limits
         self._frame_bytes = limits.frame_bytes
@@ -56,7 +56,7 @@ class Socket:
     async def open(self) -> None:
         """Answer the upgrade. Raises: Fault, 503, the server is stopping."""
         self._frames = watch_frames(self._call.request, seconds=self._limits.frame_seconds, account=self._call.account)
-        await self._call.services.sockets.open(self.response, self._call.request)
+        await self._call.server.sockets.open(self.response, self._call.request)
 
     async def send(self, data: bytes, *, mark: bytes = b"") -> None:
         """Send binary frames; each begins with the mark. Waits while the client does not read.

@@ -49,7 +49,7 @@ async def _find(call: ApiCall) -> Terminal:
 # ---------------------------------------------------------------------------------------------------------------- REST
 
 
-@TABLE.add("GET", "/process/pty", scope="run", streams=True, answers={200: wire.PtyListResponse})
+@TABLE.add("GET", "/process/pty", streams=True, answers={200: wire.PtyListResponse})
 async def list_pty_sessions(call: ApiCall) -> ManyItems:
     """List terminals."""
     found = [info for info in await call.sandbox.box.list_recorded() if info.name.startswith(terminal_prefix)]
@@ -64,7 +64,7 @@ async def _each(call: ApiCall, found: Sequence[RecordInfo]) -> AsyncIterator[lis
             yield [await _tell(call.sandbox, terminal, info)]
 
 
-@TABLE.add("POST", "/process/pty", scope="run", body=wire.PtyCreateRequest, answers={201: wire.PtyCreateResponse})
+@TABLE.add("POST", "/process/pty", body=wire.PtyCreateRequest, status=201)
 async def create_pty_session(call: ApiCall) -> wire.PtyCreateResponse:
     """Create a terminal."""
     body = call.body
@@ -74,13 +74,13 @@ async def create_pty_session(call: ApiCall) -> wire.PtyCreateResponse:
     return wire.PtyCreateResponse(session_id=terminal.name)
 
 
-@TABLE.add("GET", "/process/pty/{sessionId}", scope="run", answers={200: wire.PtySessionInfo})
+@TABLE.add("GET", "/process/pty/{sessionId}")
 async def get_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Get a terminal."""
     return await _tell(call.sandbox, await _find(call))
 
 
-@TABLE.add("DELETE", "/process/pty/{sessionId}", scope="run", answers={200: dict[str, str]})
+@TABLE.add("DELETE", "/process/pty/{sessionId}")
 async def delete_pty_session(call: ApiCall) -> dict[str, str]:
     """Delete a terminal and end everything that runs in it."""
     terminal = await _find(call)
@@ -96,13 +96,7 @@ async def delete_pty_session(call: ApiCall) -> dict[str, str]:
     return {"message": f"terminal {terminal.name} deleted"}
 
 
-@TABLE.add(
-    "POST",
-    "/process/pty/{sessionId}/resize",
-    scope="run",
-    body=wire.PtyResizeRequest,
-    answers={200: wire.PtySessionInfo},
-)
+@TABLE.add("POST", "/process/pty/{sessionId}/resize", body=wire.PtyResizeRequest)
 async def resize_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Resize a terminal."""
     terminal = await _find(call)
@@ -163,7 +157,7 @@ async def _open(
 # ------------------------------------------------------------------------------------------------------------ watching
 
 
-@TABLE.add("GET", "/process/pty/create-connect", scope="run", query=wire.PtyCreateQuery, websocket=True, answers={})
+@TABLE.add("GET", "/process/pty/create-connect", query=wire.PtyCreateQuery, websocket=True, answers={})
 async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Create a terminal and connect to it."""
     socket = Socket(call, protocols=_echoed(call))
@@ -175,7 +169,7 @@ async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
     return await _watch(call, socket, terminal)
 
 
-@TABLE.add("GET", "/process/pty/{sessionId}/connect", scope="run", websocket=True, answers={})
+@TABLE.add("GET", "/process/pty/{sessionId}/connect", websocket=True, answers={})
 async def connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Connect to a terminal."""
     socket = Socket(call, protocols=_echoed(call))

@@ -34,13 +34,7 @@ _STREAM_BYTES = 128 * 1024
 # ------------------------------------------------------------------------------------------------------------------ up
 
 
-@TABLE.add(
-    "POST",
-    "/files/bulk-upload",
-    scope="run",
-    raw_body=True,
-    answers={200: wire.UploadFilesResponse, 400: dict[str, Any]},
-)
+@TABLE.add("POST", "/files/bulk-upload", raw_body=True, answers={200: wire.UploadFilesResponse, 400: dict[str, Any]})
 async def upload_files(call: ApiCall) -> wire.UploadFilesResponse | web.Response:
     """Upload several files; `files[N].path` says where `files[N].file` goes."""
     paths: dict[str, str] = {}
@@ -102,7 +96,7 @@ def _refuse_folder_name(path: str) -> None:
 def _parts(call: ApiCall) -> AsyncIterator[Part]:
     request = call.request
     boundary = boundary_of(request.headers.get("Content-Type", ""))
-    limits = call.services.settings.limits
+    limits = call.server.settings.limits
     return MultipartReader(
         request.content,
         boundary=boundary,
@@ -111,21 +105,13 @@ def _parts(call: ApiCall) -> AsyncIterator[Part]:
     ).parts()
 
 
-@TABLE.add("POST", "/files/upload", scope="run", query=wire.PathQuery, raw_body=True, answers={200: wire.UploadedFile})
+@TABLE.add("POST", "/files/upload", query=wire.PathQuery, raw_body=True)
 async def upload_file_legacy(call: ApiCall) -> wire.UploadedFile:
     """Upload a file, for older clients."""
     return await _store_single(call)
 
 
-@TABLE.add(
-    "POST",
-    "/files/upload-v2",
-    scope="run",
-    query=wire.SignedQuery,
-    raw_body=True,
-    signed=True,
-    answers={200: wire.UploadedFile},
-)
+@TABLE.add("POST", "/files/upload-v2", query=wire.SignedQuery, raw_body=True, signed=True)
 async def upload_file(call: ApiCall) -> wire.UploadedFile:
     """Upload a file; a signed URL works without a key."""
     return await _store_single(call)
@@ -151,7 +137,6 @@ async def _store_single(call: ApiCall) -> wire.UploadedFile:
 @TABLE.add(
     "POST",
     "/files/bulk-download",
-    scope="run",
     body=wire.FilesDownloadRequest,
     large_body=True,
     streams=True,
@@ -182,9 +167,7 @@ async def download_files(call: ApiCall) -> web.StreamResponse:
     return response
 
 
-@TABLE.add(
-    "GET", "/files/download", scope="run", query=wire.SignedQuery, signed=True, streams=True, answers={200: bytes}
-)
+@TABLE.add("GET", "/files/download", query=wire.SignedQuery, signed=True, streams=True, answers={200: bytes})
 async def download_file(call: ApiCall) -> web.StreamResponse:
     """Download a file; a signed URL works without a key."""
     path = call.query.path
