@@ -31,7 +31,7 @@ from corral.inside.jsonbounds import outside_texts
 from corral.server import log
 from corral.server.answers import Large, ManyItems, PlainText, send
 from corral.server.auth import Admission, Doorkeeper, find_key
-from corral.server.fairness import Account, Budget, OutputAllowance, Rates, Turns, is_large
+from corral.server.fairness import Budget, OutputAllowance, Rates, Turns, is_large
 from corral.server.faults import Fault, too_many
 from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identity, Route
 from corral.server.signing import identify_signer
@@ -195,10 +195,9 @@ class Dispatcher:
         request[ADMITTED] = identity.key_id
         async with self._admission.admitted(identity) as call.visit:
             await self._turns.take(identity.key_id)
-            with self._budget.account(identity.key_id) as account:
-                call.account = account
+            with self._budget.account(identity.key_id) as call.account:
                 # For the task of this request, and those that it starts.
-                ALLOWANCE.set(OutputAllowance(account))
+                ALLOWANCE.set(OutputAllowance(call.account))
                 PACE.set(functools.partial(self._parts.take, identity.key_id))
                 return await self._serve(route, call)
 
@@ -211,19 +210,20 @@ class Dispatcher:
             return await self._run(route, call)
         activity = call.request.headers.get(SKIP_ACTIVITY) != "true"
         async with self._server.sandboxes.use(
-            call.params["sandboxId"], organisation_id=call.organisation_id, activity=activity
+            call.params["sandboxId"], organisation_id=call.identity.organisation_id, activity=activity
         ) as call.sandbox:
             call.request[SANDBOX] = call.sandbox.id
             return await self._run(route, call)
 
     async def _run(self, route: Route, call: ApiCall) -> web.StreamResponse:
-        if route.body is not None and not route.raw_body:
-            call.body = await self._read_body(route, call.request, call.account)
-        elif call.account is not None:
+        if route.body is not None:
+            call.body = await self._read_body(route, call)
+        elif call.identity is not ANONYMOUS:
             await call.account.reserve(_held_by(route))
         return await self._respond(route, call, await route.handler(call))
 
-    async def _read_body(self, route: Route, request: web.Request, account: Account | None) -> Any:
+    async def _read_body(self, route: Route, call: ApiCall) -> Any:
+        request = call.request
         limit = self._limits.json_bytes if route.large_body else self._limits.small_json_bytes
         limit = min(limit, self._limits.json_bytes)
         length = request.content_length if request.content_length is not None else limit
@@ -231,8 +231,7 @@ class Dispatcher:
             raise Fault(413, f"the body is larger than {limit} bytes")
         if not request.body_exists:
             length = 0
-        if account is not None:
-            await account.reserve(_held_by(route) + (_BODY_FACTOR * length if length > _FREE_BODY_BYTES else 0))
+        await call.account.reserve(_held_by(route) + (_BODY_FACTOR * length if length > _FREE_BODY_BYTES else 0))
         try:
             async with asyncio.timeout(self._limits.request_seconds):
                 body = await request.read()

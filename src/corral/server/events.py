@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from corral.server.auth import Admission, Doorkeeper
-from corral.server.fairness import Account, Budget
+from corral.server.fairness import Budget, Meter
 from corral.server.faults import Fault
 from corral.server.framewatch import watch_frames
 from corral.server.routing import ADMITTED, Identity
@@ -43,11 +43,9 @@ class _Listener:
     identity: Identity
     transport: asyncio.Transport | None
     base_url: str
-    account: Account
+    meter: Meter
     queue: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
     waiting_bytes: int = 0
-    charged: int = 0
-    """The memory that is counted for the key beyond `_LISTENER_BYTES`."""
 
     def put(self, frame: str) -> bool:
         """Queue a frame; False if too much waits already."""
@@ -62,13 +60,7 @@ class _Listener:
 
     def _count(self, more: int) -> bool:
         self.waiting_bytes += more
-        extra = max(0, self.waiting_bytes - _LISTENER_BYTES) - self.charged
-        if extra > 0 and not self.account.take(extra):
-            return False
-        if extra < 0:
-            self.account.give_back(-extra)
-        self.charged += extra
-        return True
+        return self.meter.set(self.waiting_bytes)
 
 
 class EventHub:
@@ -132,7 +124,8 @@ class EventHub:
                 async with self._admission.admitted(identity):
                     with self._budget.account(identity.key_id) as account:
                         await account.reserve(_LISTENER_BYTES)
-                        await self._converse(socket, _Listener(identity, request.transport, base_url, account))
+                        meter = Meter(account, free_bytes=_LISTENER_BYTES)
+                        await self._converse(socket, _Listener(identity, request.transport, base_url, meter))
         except (TimeoutError, ConnectionError):
             pass  # the client said nothing in time, or has disconnected
         except Fault as fault:  # its key has ended, or has too many listeners

@@ -356,6 +356,25 @@ class OutputAllowance:
         self.ask = account.ask_for_output
 
 
+class Meter:
+    """Counts for a key what one thing holds, as it grows and shrinks; the first `free_bytes` are not counted."""
+
+    def __init__(self, account: Account, *, free_bytes: int = 0) -> None:
+        self._account = account
+        self._free_bytes = free_bytes
+        self._charged = 0
+
+    def set(self, held: int) -> bool:
+        """How many bytes it holds now; False if the key has no more memory."""
+        more = max(0, held - self._free_bytes) - self._charged
+        if more > 0 and not self._account.take(more):
+            return False
+        if more < 0:
+            self._account.give_back(-more)
+        self._charged += more
+        return True
+
+
 def is_large(value: object) -> bool:
     """Whether encoding a value as a whole would make others wait. Looks at a few hundred of its parts at most."""
     stack, left, looked = [value], SLICE_BYTES, 0

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
-from corral.server.fairness import Account
+from corral.server.fairness import Account, Meter
 from corral.server.sockets import cut_off
 
 _FREE_BYTES = 8 * 1024
@@ -53,7 +53,7 @@ class FrameWatch:
     def __init__(self, transport: asyncio.BaseTransport | None, *, seconds: float, account: Account | None) -> None:
         self._transport = transport
         self._seconds = seconds
-        self._account = account
+        self._meter = Meter(account, free_bytes=_FREE_BYTES) if account is not None else None
         self._head = b""
         self._left = 0
         """Bytes of the current frame that are missing."""
@@ -65,8 +65,6 @@ class FrameWatch:
         """Bytes of the unfinished message."""
         self._unheard = 0
         """The size of whole messages that were not handled yet."""
-        self._charged = 0
-        self._paused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def feed(self, data: bytes) -> None:
@@ -95,13 +93,11 @@ class FrameWatch:
 
     def pause(self) -> None:
         """The server stops reading, and so does not notice either when the client disconnects."""
-        self._paused = True
         self._stop_clock()
         self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._look_whether_gone)
 
     def resume(self) -> None:
         """The server reads again; an unfinished frame gets its full time."""
-        self._paused = False
         self._stop_clock()
         self._look()
 
@@ -131,7 +127,7 @@ class FrameWatch:
         self._fragmented = not self._final
         if self._final:
             self._stop_clock()  # the next one has its own
-            if self._account is not None:
+            if self._meter is not None:
                 self._unheard += self._held + _MESSAGE_BYTES
             self._held = 0
 
@@ -149,15 +145,8 @@ class FrameWatch:
         self._charge()
 
     def _charge(self) -> None:
-        if self._account is None:
-            return
-        more = max(0, self._held + self._unheard - _FREE_BYTES) - self._charged
-        if more < 0:
-            self._account.give_back(-more)
-        elif more and not self._account.take(more):
+        if self._meter is not None and not self._meter.set(self._held + self._unheard):
             cut_off(self._transport)
-            return
-        self._charged += more
 
 
 def _has_left(transport: asyncio.BaseTransport) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corral.server.app import Server
     from corral.server.auth import Visit
     from corral.server.fairness import Account
-    from corral.server.living import Handle
+    from corral.server.living import Handle, LivingSandbox
 
 Area = Literal["open", "control", "toolbox"]
 """Open routes need no key; toolbox routes are about what happens inside one sandbox."""
@@ -56,12 +56,12 @@ class ApiCall:
     params: Mapping[str, str]
     query: Any = None
     body: Any = None
+    visit: Visit = field(init=False)
+    """Its place among the calls of its key. Not set for routes that need no key."""
+    account: Account = field(init=False)
+    """What it holds of its key's memory. Not set for routes that need no key."""
     sandbox: Handle = field(init=False)
-    """The sandbox of a toolbox route; other routes have none."""
-    visit: Visit | None = None
-    """None for routes that need no key."""
-    account: Account | None = None
-    """What the call holds of its key's memory; None for routes that need no key."""
+    """Set for toolbox routes only."""
 
     @property
     def organisation_id(self) -> str:
@@ -73,9 +73,16 @@ class ApiCall:
         """The base URL of the server, as the caller uses it."""
         return self.server.guard.base_url(self.request)
 
+    def find_sandbox(self, *, deleted: bool = False) -> LivingSandbox:
+        """The sandbox that the path names, by id or name; `deleted` as in `Sandboxes.find`. Raises: Fault 404."""
+        wanted = self.params["sandboxIdOrName"]
+        sandbox = self.server.sandboxes.find(wanted, organisation_id=self.organisation_id, deleted=deleted)
+        self.request[SANDBOX] = sandbox.id
+        return sandbox
+
     def hold(self, count: int) -> None:
         """Take `count` bytes of the key's memory until the call ends. Raises: Fault, 429, if the key has no more."""
-        if self.account is not None and not self.account.take(count):
+        if not self.account.take(count):
             raise too_many("the concurrent requests of this API key use too much memory", 1.0)
 
 

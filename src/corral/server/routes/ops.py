@@ -93,8 +93,7 @@ async def get_api_ready(call: ApiCall) -> HealthDto:
 @EVENTS.add("GET", "/socket.io", answers={}, websocket=True)
 async def connect_events(call: ApiCall) -> web.StreamResponse:
     """Events of an organisation's sandboxes, over socket.io."""
-    server = call.server
-    return await server.events.serve(call.request, base_url=call.base_url)
+    return await call.server.events.serve(call.request, base_url=call.base_url)
 
 
 @EVENTS.add("GET", "/openapi.json", answers={200: dict[str, Any]})

@@ -29,7 +29,7 @@ from corral.server.living import LivingSandbox
 from corral.server.quota import check_quota
 from corral.server.reconcile import backend_name
 from corral.server.resting import rested
-from corral.server.routing import SANDBOX, ApiCall, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.signing import signing_key
 from corral.server.snapshots import BASE
 from corral.server.store.rows import Sandbox, Snapshot, new_id, new_signing_key
@@ -43,13 +43,6 @@ _SETTLED = frozenset({"started", "stopped", "paused", "archived", "error"})
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})\.")
 _PAGES = (0, 180)
 """Since this version SDKs read the list of sandboxes page by page."""
-
-
-def _find(call: ApiCall, *, deleted: bool = False) -> LivingSandbox:
-    wanted = call.params["sandboxIdOrName"]
-    sandbox = call.server.sandboxes.find(wanted, organisation_id=call.organisation_id, deleted=deleted)
-    call.request[SANDBOX] = sandbox.id
-    return sandbox
 
 
 def _show(call: ApiCall, row: Sandbox) -> control.Sandbox:
@@ -131,13 +124,13 @@ async def list_sandboxes_paginated(call: ApiCall) -> control.PaginatedSandboxes:
 @TABLE.add("GET", _ONE, query=control.GetQuery)
 async def get_sandbox(call: ApiCall) -> control.Sandbox:
     """Get a sandbox, by id or name."""
-    return _show(call, _find(call, deleted=True).row)
+    return _show(call, call.find_sandbox(deleted=True).row)
 
 
 @TABLE.add("DELETE", _ONE, query=control.DeleteQuery)
 async def delete_sandbox(call: ApiCall) -> control.Sandbox:
     """Delete a sandbox with its files."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     await call.server.lifecycle.delete(sandbox)
     return _show(call, sandbox.row)
 
@@ -153,7 +146,7 @@ def _permit_start(call: ApiCall, row: Sandbox) -> Callable[[], None]:
 @TABLE.add("POST", _ONE + "/start")
 async def start_sandbox(call: ApiCall) -> control.Sandbox:
     """Start a stopped, archived or paused sandbox."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     await call.server.lifecycle.start(sandbox, permit=_permit_start(call, sandbox.row))
     return _show(call, sandbox.row)
 
@@ -161,7 +154,7 @@ async def start_sandbox(call: ApiCall) -> control.Sandbox:
 @TABLE.add("POST", _ONE + "/stop", query=control.StopQuery)
 async def stop_sandbox(call: ApiCall) -> control.Sandbox:
     """Stop a sandbox: end its processes, keep its files."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     await call.server.lifecycle.stop(sandbox)
     return _show(call, sandbox.row)
 
@@ -169,7 +162,7 @@ async def stop_sandbox(call: ApiCall) -> control.Sandbox:
 @TABLE.add("POST", _ONE + "/pause")
 async def pause_sandbox(call: ApiCall) -> control.Sandbox:
     """Pause a sandbox: freeze its processes."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     await call.server.lifecycle.pause(sandbox)
     return _show(call, sandbox.row)
 
@@ -177,7 +170,7 @@ async def pause_sandbox(call: ApiCall) -> control.Sandbox:
 @TABLE.add("POST", _ONE + "/archive")
 async def archive_sandbox(call: ApiCall) -> control.Sandbox:
     """Archive a stopped sandbox."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     await call.server.lifecycle.archive(sandbox)
     return _show(call, sandbox.row)
 
@@ -185,7 +178,7 @@ async def archive_sandbox(call: ApiCall) -> control.Sandbox:
 @TABLE.add("POST", _ONE + "/recover", query=control.RecoverQuery)
 async def recover_sandbox(call: ApiCall) -> control.Sandbox:
     """Recover a sandbox in state `error`, and start it."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     if sandbox.row.state not in (
         "error",
         "stopped",
@@ -201,7 +194,7 @@ async def recover_sandbox(call: ApiCall) -> control.Sandbox:
 @TABLE.add("POST", _ONE + "/resize", body=control.ResizeSandbox)
 async def resize_sandbox(call: ApiCall) -> control.Sandbox:
     """Set new limits."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     row = sandbox.row
     wanted = Resize(cpu=call.body.cpu, memory=call.body.memory, disk=call.body.disk)
 
@@ -223,7 +216,7 @@ async def resize_sandbox(call: ApiCall) -> control.Sandbox:
 @TABLE.add("POST", _ONE + "/fork", body=control.ForkSandbox, body_optional=True)
 async def fork_sandbox(call: ApiCall) -> control.Sandbox:
     """Create a second sandbox from the files of this one."""
-    origin = _find(call)
+    origin = call.find_sandbox()
     source = origin.row
     server = call.server
     if source.state in _SETTLED:
@@ -261,7 +254,7 @@ async def create_sandbox_snapshot(call: ApiCall) -> control.Sandbox:
     if call.body.include_memory:
         raise unsupported("snapshots with memory")
     check_snapshot_name(call.body.name)
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     row = sandbox.row
     server = call.server
     backend = server.lifecycle.backend
@@ -304,7 +297,7 @@ async def _take_snapshot(call: ApiCall, sandbox: LivingSandbox, snapshot: Snapsh
 @TABLE.add("PUT", _ONE + "/labels", body=control.SandboxLabels)
 async def replace_labels(call: ApiCall) -> control.SandboxLabels:
     """Replace all labels."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     check_labels(call.body.labels)
     sandbox.row.labels = call.body.labels
     sandbox.save()
@@ -330,32 +323,32 @@ def _save(call: ApiCall, sandbox: LivingSandbox, **fields: Any) -> control.Sandb
 @TABLE.add("POST", _ONE + "/autostop/{interval}")
 async def set_autostop_interval(call: ApiCall) -> control.Sandbox:
     """Stop the sandbox after this many idle minutes; 0 for never."""
-    return _save(call, _find(call), auto_stop=_number(call, "interval"))
+    return _save(call, call.find_sandbox(), auto_stop=_number(call, "interval"))
 
 
 @TABLE.add("POST", _ONE + "/autopause/{interval}")
 async def set_auto_pause_interval(call: ApiCall) -> control.Sandbox:
     """Pause the sandbox after this many idle minutes; 0 for never."""
-    return _save(call, _find(call), auto_pause=_number(call, "interval"))
+    return _save(call, call.find_sandbox(), auto_pause=_number(call, "interval"))
 
 
 @TABLE.add("POST", _ONE + "/autoarchive/{interval}")
 async def set_auto_archive_interval(call: ApiCall) -> control.Sandbox:
     """Archive the sandbox when it has been stopped for this many minutes; 0 for the longest interval."""
-    sandbox, defaults = _find(call), call.server.settings.defaults
+    sandbox, defaults = call.find_sandbox(), call.server.settings.defaults
     return _save(call, sandbox, auto_archive=archive_after(_number(call, "interval"), defaults=defaults))
 
 
 @TABLE.add("POST", _ONE + "/autodelete/{interval}")
 async def set_auto_delete_interval(call: ApiCall) -> control.Sandbox:
     """Delete the sandbox when it has been stopped for this many minutes; 0 when it stops, below 0 for never."""
-    return _save(call, _find(call), auto_delete=max(-1, _number(call, "interval", below_zero=True)))
+    return _save(call, call.find_sandbox(), auto_delete=max(-1, _number(call, "interval", below_zero=True)))
 
 
 @TABLE.add("POST", _ONE + "/ttl/{ttlMinutes}")
 async def set_ttl(call: ApiCall) -> control.Sandbox:
     """Delete the sandbox this many minutes from now, even if it is in use; 0 for never."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     minutes = _number(call, "ttlMinutes")
     return _save(call, sandbox, destroy_at=time.time() + 60 * minutes if minutes else None)
 
@@ -363,7 +356,7 @@ async def set_ttl(call: ApiCall) -> control.Sandbox:
 @TABLE.add("POST", _ONE + "/public/{isPublic}")
 async def update_public_status(call: ApiCall) -> control.Sandbox:
     """Set whether previews of the sandbox need no key."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     if call.params["isPublic"] not in ("true", "false"):
         raise bad_request("isPublic must be true or false")
     return _save(call, sandbox, public=call.params["isPublic"] == "true")
@@ -372,13 +365,13 @@ async def update_public_status(call: ApiCall) -> control.Sandbox:
 @TABLE.add("POST", _ONE + "/last-activity", body=control.UpdateLastActivity, body_optional=True, status=201)
 async def update_last_activity(call: ApiCall) -> None:
     """Record activity, which postpones auto-stop and auto-pause."""
-    _find(call).touch()
+    call.find_sandbox().touch()
 
 
 @TABLE.add("GET", _ONE + "/toolbox-proxy-url")
 async def get_toolbox_proxy_url(call: ApiCall) -> control.ToolboxProxyUrl:
     """The URL of the sandbox's toolbox."""
-    return control.ToolboxProxyUrl(url=_show(call, _find(call).row).toolbox_proxy_url)
+    return control.ToolboxProxyUrl(url=_show(call, call.find_sandbox().row).toolbox_proxy_url)
 
 
 @TABLE.add("GET", _ONE + "/ports/{port}/preview-url")
@@ -387,7 +380,7 @@ async def get_port_preview_url(call: ApiCall) -> control.PortPreviewUrl:
 
     They send their key along, so the token is empty. Previews of other ports are not supported.
     """
-    shown = _show(call, _find(call).row)
+    shown = _show(call, call.find_sandbox().row)
     if _number(call, "port") != _TOOLBOX_PORT:
         raise unsupported("previews")
     return control.PortPreviewUrl(sandbox_id=shown.id, url=f"{shown.toolbox_proxy_url}/{shown.id}", token="")
@@ -396,13 +389,13 @@ async def get_port_preview_url(call: ApiCall) -> control.PortPreviewUrl:
 @TABLE.add("GET", _ONE + "/signing-key", scope="run")
 async def get_sandbox_signing_key(call: ApiCall) -> str:
     """The key for signing URLs of files; valid as long as the API key of this request."""
-    return signing_key(_find(call).row.signing_key, key_id=call.identity.key_id)
+    return signing_key(call.find_sandbox().row.signing_key, key_id=call.identity.key_id)
 
 
 @TABLE.add("POST", _ONE + "/signing-key/rotate", scope="run")
 async def rotate_signing_key(call: ApiCall) -> str:
     """Replace the key for signing URLs; URLs signed with the old one become invalid."""
-    sandbox = _find(call)
+    sandbox = call.find_sandbox()
     sandbox.row.signing_key = new_signing_key()
     sandbox.save()
     return signing_key(sandbox.row.signing_key, key_id=call.identity.key_id)

@@ -88,7 +88,6 @@ def _tell(context: ContextInfo) -> wire.InterpreterContext:
 async def execute_interpreter_code(call: ApiCall) -> web.StreamResponse:
     """Run code in a context: the first frame has the code, those of the answer have the output."""
     socket = Socket(call, longest_bytes=call.server.settings.limits.code_frame_bytes)
-    socket.check()
     await socket.open()
     try:
         run = await _receive(socket)

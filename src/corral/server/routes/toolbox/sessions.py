@@ -50,8 +50,6 @@ async def _attach(call: ApiCall, name: str) -> ShellSession:
 
 async def _read_again(call: ApiCall, name: str) -> ShellSession:
     """Read the session's record again, which may be long: the memory of the key bounds how many calls do so."""
-    if call.account is None:
-        return await ShellSession.attach(call.sandbox.box, name)
     await call.account.reserve(_READING_BYTES)
     try:
         return await ShellSession.attach(call.sandbox.box, name)
@@ -113,8 +111,7 @@ async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncIterator[list[w
         except NotRecordedError:
             _forget(call.sandbox, name)  # deleted in the meantime
             continue
-        if call.account is not None:
-            call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
+        call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
 
 
 @TABLE.add("GET", "/process/session/entrypoint")
@@ -137,7 +134,6 @@ async def get_entrypoint_logs(call: ApiCall) -> wire.SessionCommandLogsResponse 
             return web.Response(text="")
         return wire.SessionCommandLogsResponse(output="", stdout="", stderr="")
     socket = Socket(call)
-    socket.check()
     await socket.open()
     await socket.close()
     return socket.response
@@ -228,7 +224,6 @@ async def get_session_command_logs(call: ApiCall) -> Large | PlainText | web.Str
 
 async def _follow(call: ApiCall, session: ShellSession, command_id: str) -> web.StreamResponse:
     socket = Socket(call)
-    socket.check()
     await socket.open()
     marked = _wants_marks(call)
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
+from corral.server.fairness import Meter
 from corral.server.faults import Fault, bad_request
 from corral.server.framewatch import FrameWatch, watch_frames
 from corral.server.routing import ApiCall
@@ -36,21 +37,18 @@ class Socket:
     """One websocket of one call. After an error, `dispatch` closes it with code 1011."""
 
     def __init__(self, call: ApiCall, *, protocols: Sequence[str] = (), longest_bytes: int | None = None) -> None:
+        """Raises: Fault, 400, if the request is not an upgrade. Created before anything is started for it."""
         limits = call.server.settings.limits
         self._call = call
         self._limits = limits
         self._frame_bytes = limits.frame_bytes
         self._frames: FrameWatch | None = None
-        self._is_charged = False
-        """Whether the memory for a slow client is counted."""
+        self._backlog = Meter(call.account)
         longest = longest_bytes or limits.frame_in_bytes
         self.response = web.WebSocketResponse(
             timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=longest, writer_limit=0
         )
-
-    def check(self) -> None:
-        """Raises: Fault, 400, if the request is not an upgrade. Called before anything is started for it."""
-        if not self.response.can_prepare(self._call.request):
+        if not self.response.can_prepare(call.request):
             raise bad_request("a websocket upgrade is required")
 
     async def open(self) -> None:
@@ -81,15 +79,11 @@ class Socket:
 
     def _charge_backlog(self) -> None:
         """Count the memory for a client that does not read. If the key has no more, cut the client off."""
-        account, transport = self._call.account, self._call.request.transport
-        if account is None or not isinstance(transport, asyncio.Transport):
+        transport = self._call.request.transport
+        if not isinstance(transport, asyncio.Transport):
             return
-        is_slow = transport.get_write_buffer_size() > 0
-        if is_slow and not self._is_charged and not account.take(_BACKLOG_BYTES):
+        if not self._backlog.set(_BACKLOG_BYTES if transport.get_write_buffer_size() > 0 else 0):
             cut_off(transport)  # no close frame: it would wait behind all that the client does not read
-        elif self._is_charged and not is_slow:
-            account.give_back(_BACKLOG_BYTES)
-        self._is_charged = is_slow
 
     async def converse(self, telling: Coroutine[Any, Any, Answer], *, hear: Hear | None = None) -> Answer:
         """Run `telling`, and read from the client meanwhile; `hear` gets what it sends, else it is dropped.
@@ -112,12 +106,7 @@ class Socket:
             raise Fault(404, "sandbox not found: it is gone")
         except asyncio.CancelledError:
             # The connection broke, most likely. What came over it before that has been sent, and is meant.
-            visit = self._call.visit
-            if (
-                hear is not None
-                and not self._call.sandbox.gone.is_set()
-                and not (visit is not None and visit.key_ended)
-            ):
+            if hear is not None and not self._call.sandbox.gone.is_set() and not self._call.visit.key_ended:
                 await asyncio.wait((heard,), timeout=_LAST_WORDS_SECONDS)
             raise
         finally:

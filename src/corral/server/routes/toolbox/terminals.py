@@ -161,7 +161,6 @@ async def _open(
 async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Create a terminal and connect to it."""
     socket = Socket(call, protocols=_echoed(call))
-    socket.check()
     query = call.query
     terminal = await _open(
         call.sandbox, name=query.id, cwd=query.cwd, envs=_offered_envs(call), rows=query.rows, columns=query.cols
@@ -173,7 +172,6 @@ async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
 async def connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Connect to a terminal."""
     socket = Socket(call, protocols=_echoed(call))
-    socket.check()
     return await _watch(call, socket, await _find(call))
 
 
