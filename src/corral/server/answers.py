@@ -142,7 +142,7 @@ def _fields(value: msgspec.Struct) -> dict[str, object]:
 
 
 def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces that are worth a write of their own."""
+    """The same bytes, in pieces large enough for a write each."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -198,7 +198,7 @@ async def _slices_of_batches(answer: ManyItems) -> AsyncGenerator[bytes, None]:
     before, after = answer.around
     held = bytearray(before)
     empty = True
-    async with contextlib.aclosing(answer.batches):  # type: ignore[type-var]  # an async generator, whatever it says
+    async with contextlib.aclosing(answer.batches):  # type: ignore[type-var]  # typed as an iterator
         async for batch in answer.batches:
             for start in range(0, len(batch), SLICE_ITEMS):
                 part = _encode(batch[start : start + SLICE_ITEMS])[1:-1]

@@ -1,5 +1,5 @@
-"""Deadlines: checked once in a while by one task, by the wall clock, from what is in the database. So they survive
-restarts, and nothing that runs inside a sandbox can move them."""
+"""Deadlines: one task checks them by the wall clock, from what is in the database. So they survive restarts, and
+nothing that runs inside a sandbox can move them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sweeper:
         self._on_loss = on_loss
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Sweep until cancelled."""
         looked = time.monotonic()
         while True:
             await asyncio.sleep(self._seconds)
@@ -48,11 +48,11 @@ class Sweeper:
                 if time.monotonic() - looked >= _LOOK_SECONDS:
                     looked = time.monotonic()
                     await self.look()
-            except Exception as error:  # noqa: BLE001 - later deadlines must be kept, whatever failed
+            except Exception as error:  # noqa: BLE001 - a failure must not end the sweeper
                 log.event("sweep failed", level=30, error=error)
 
     def sweep(self, now: float) -> None:
-        """Begin everything that is due."""
+        """Start everything that is due."""
         for sandbox in self._sandboxes:
             due = what_is_due(sandbox.row, now, busy=sandbox.is_busy)
             if due is not None and not sandbox.is_being_swept and now >= sandbox.not_before.get(due, now):
@@ -79,7 +79,7 @@ class Sweeper:
             sandbox.is_being_swept = False
 
     async def glance(self) -> None:
-        """Whether each sandbox that does not run still exists: those have no handle that would notice their end."""
+        """Check that each sandbox that does not run still exists: it has no handle that would notice its end."""
         self._sandboxes.forget_deleted()
         resting = {each.row.engine_id: each for each in self._sandboxes if each.row.state in _RESTING}
         known = {engine_id for engine_id in resting if engine_id is not None}
@@ -87,7 +87,7 @@ class Sweeper:
         await self._look_at_all([sandbox for sandbox in missing if not sandbox.is_locked])
 
     async def look(self) -> None:
-        """Whether each sandbox is in its state, and whether the data folder is still in its place."""
+        """Check that each sandbox is in its state, and that the data folder is still in its place."""
         if not self._sandboxes.database.is_in_place():
             log.event("the data folder is gone", level=40)
             self._on_loss()
@@ -113,7 +113,7 @@ class Sweeper:
                 raise outcome
 
     async def _look_at(self, sandbox: LivingSandbox) -> None:
-        """It has ended by itself, or answers again; or a change was begun and not finished (a full disk, perhaps)."""
+        """Finish a change that was interrupted (by a full disk, perhaps), or take its state from the backend."""
         row = sandbox.row
         async with sandbox.locked():
             if row.intent is not None:

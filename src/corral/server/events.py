@@ -84,7 +84,7 @@ class EventHub:
         Args:
             organisation_id: The owner of the event.
             name: The name of the event.
-            describe: Gives the event for a listener's base URL. Not called if there are no listeners.
+            describe: Returns the event for a listener's base URL. Not called if there are no listeners.
         """
         whole: str | None = None
         frames: dict[str, str] = {}

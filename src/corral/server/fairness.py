@@ -45,7 +45,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str) -> float:
-        """Take a token; gives 0, or, if the bucket was empty, the seconds until there is one."""
+        """Take a token; returns 0, or, if the bucket was empty, the seconds until there is one."""
         now = self._clock()
         tokens = self._fill(name, now)
         wait = 0.0 if tokens >= 1 else (1 - tokens) / self._per_second

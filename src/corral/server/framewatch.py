@@ -155,7 +155,9 @@ def _has_left(transport: asyncio.BaseTransport) -> bool:
     if plain is None or plain.fileno() < 0:
         return False
     poll = select.poll()
-    poll.register(plain.fileno(), getattr(select, "POLLRDHUP", 0))  # macOS has none, and tells of broken ones only
+    poll.register(
+        plain.fileno(), getattr(select, "POLLRDHUP", 0)
+    )  # macOS lacks it, and reports broken connections only
     return bool(poll.poll(0))
 
 

@@ -1,6 +1,6 @@
 """What changes a sandbox's state: creating, stopping, starting, pausing, resizing and deleting it.
 
-Each change is written to the database before it is made (`intent`), and is made by a task of its own: a client that
+Each change is written to the database before it is made (`intent`), and is made in a separate task: a client that
 disconnects in the middle leaves nothing half done.
 """
 
@@ -87,7 +87,7 @@ class Lifecycle:
     # What the backend says.
 
     async def _look_after(self, sandbox: LivingSandbox, handle: Handle | None) -> None:
-        """It seems that the sandbox is gone: ask the backend."""
+        """Ask the backend about a sandbox that seems to be gone."""
         if handle is not None and sandbox.handle is not handle:
             return
         async with sandbox.locked():
@@ -338,13 +338,13 @@ class Lifecycle:
     # The end.
 
     async def close(self) -> None:
-        """Close all handles, after every change that was begun is finished. The sandboxes live on."""
+        """Finish the changes that are under way, then close all handles. The sandboxes live on."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sandboxes.close()
 
     async def end_all(self) -> int:
-        """Delete every sandbox; gives how many there were."""
+        """Delete every sandbox; returns how many there were."""
         sandboxes = list(self.sandboxes)
         await asyncio.gather(*(self.delete(sandbox) for sandbox in sandboxes), return_exceptions=True)
         return len(sandboxes)

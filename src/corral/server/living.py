@@ -60,7 +60,7 @@ class Handle:
     """Handles of shell sessions, by name. Each has read its session's record, and goes on where it stopped. A cache,
     bounded by `SessionMemory`: without it, the record is read again."""
     watched_terminals: set[str] = field(default_factory=set)
-    """Terminals that had a watcher. The first watcher sees all from the beginning, later ones what comes then."""
+    """Terminals that had a watcher. The first sees all output, later ones only what is new."""
     untold_watchers: dict[str, set[asyncio.Event]] = field(default_factory=dict)
     """By terminal: an event for each watcher that has not been told how the terminal ended."""
 
@@ -196,12 +196,12 @@ class LivingSandbox:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call works inside."""
+        """Whether a call works in it."""
         return bool(self._users)
 
     @contextlib.contextmanager
     def lent(self, handle: Handle) -> Iterator[None]:
-        """For as long as a call works inside. If the sandbox goes away, the call is cancelled and answered with 404."""
+        """Note that the current task works inside. If the sandbox goes away, it is cancelled and answered with 404."""
         task = asyncio.current_task()
         assert task is not None
         cancelled_before = task.cancelling()
@@ -209,7 +209,7 @@ class LivingSandbox:
         try:
             yield
         except asyncio.CancelledError:
-            # If no one else has cancelled the task as well, it is an answer. The rule is that of asyncio.timeout.
+            # Only if nothing else has cancelled the task as well: the rule of asyncio.timeout.
             if handle.gone.is_set() and task.uncancel() <= cancelled_before:
                 raise not_found(f"sandbox {self.id} not found: it is gone") from None
             raise
@@ -218,7 +218,7 @@ class LivingSandbox:
 
     @contextlib.contextmanager
     def calls_wait(self) -> Iterator[None]:
-        """Make new calls wait for a moment. Those that are under way go on."""
+        """Make new calls wait. Those that are under way go on."""
         self._break = ended = asyncio.Event()
         try:
             yield
@@ -227,14 +227,14 @@ class LivingSandbox:
             ended.set()
 
     async def wait_for_break(self) -> None:
-        """Until no `calls_wait` is in the way."""
+        """Wait while new calls have to (`calls_wait`)."""
         while self._break is not None:
             await self._break.wait()
 
     # Its handle.
 
     def hold(self, box: AsyncSandbox) -> Handle:
-        """Calls get this handle from now on."""
+        """Make a new handle, for all calls from now on."""
         row = self.row
         handle = Handle(
             id=row.id,
@@ -277,7 +277,7 @@ class LivingSandbox:
         return handle
 
     def release(self) -> AsyncSandbox | None:
-        """Cancel all calls that work inside; gives the handle's sandbox, which is still open."""
+        """Cancel all calls that work inside; returns the handle's sandbox, which is still open."""
         handle = self.forget_handle()
         if handle is None:
             return None
@@ -380,7 +380,7 @@ class Sandboxes:
         return sandbox
 
     def remove(self, sandbox: LivingSandbox) -> None:
-        """It no longer exists; for a while it can still be read."""
+        """Remove one that was deleted; for a while it can still be read."""
         row = sandbox.row
         row.erase(self.database)
         self._by_id.pop(row.id, None)
@@ -449,7 +449,7 @@ class Sandboxes:
                 sandbox.save()
 
     async def connect(self, sandbox: LivingSandbox) -> Handle:
-        """Its handle; if it has none, one is opened, once for all calls that wait for it. Raises: SandboxGoneError."""
+        """Its handle, which is opened if necessary, once for all calls that wait. Raises: SandboxGoneError."""
         if sandbox.handle is not None:
             return sandbox.handle
         if sandbox.connecting is None:

@@ -1,7 +1,7 @@
-"""Runs of the interpreter that an earlier server process had begun; their clients have lost them with it.
+"""Interpreter runs that an earlier server process has started, and whose clients were disconnected with it.
 
-A program that was started to run in the background goes on without a server. A run of the interpreter is different:
-its client reads it as it goes, the server keeps its time limit, and while it goes on its context is blocked.
+A program in the background goes on without a server. A run of the interpreter is different: its client reads the
+output as it comes, the server enforces its timeout, and its context is blocked until it ends.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _LOST = "the sandbox was gone, or did not answer, when the server was restarted"
 
 
 async def reconcile(lifecycle: Lifecycle, infos: Iterable[SandboxInfo]) -> Counter[str]:
-    """Adopt sandboxes that were acknowledged, undo those that were not, finish deletions. Gives counts for the log.
+    """Adopt sandboxes that were acknowledged, undo those that were not, finish deletions. Returns counts for the log.
 
     `infos` is what the backend has, asked after this server has locked its data folder.
     """
@@ -36,7 +36,7 @@ async def reconcile(lifecycle: Lifecycle, infos: Iterable[SandboxInfo]) -> Count
 
 
 async def reconcile_one(lifecycle: Lifecycle, sandbox: LivingSandbox, state: str | None) -> str:
-    """The same for one sandbox, whose state at the backend is given. Gives what was done."""
+    """The same for one sandbox, whose state at the backend is given. Returns what was done."""
     row = sandbox.row
     if row.intent in _UNACKNOWLEDGED or row.intent == "delete":
         undone = row.intent != "delete"

@@ -1,6 +1,6 @@
 """Routes as a table: one row per operation, used for dispatching, checks and the OpenAPI document.
 
-A handler takes a `ApiCall` and returns a wire model, None, or a response. What it needs is checked before it runs: key
+A handler takes an `ApiCall` and returns a wire model, None, or a response. What it needs is checked before it runs: key
 and scope, path, query and body against their types, and, in the toolbox, that the sandbox belongs to the caller.
 """
 

@@ -253,7 +253,7 @@ def _room_for_connections(limits: ServerLimits) -> int:
 
 @contextlib.asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[str]:
-    """Accept connections; gives the URL of the API. At the end websockets are closed, and requests may finish."""
+    """Accept connections; returns the URL of the API. At the end websockets are closed, and requests may finish."""
     settings = server.settings
     limits = settings.limits
     per_connection: dict[str, Any] = {

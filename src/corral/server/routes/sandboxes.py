@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corral.client.sandbox import AsyncSandbox
-from corral.protocol import Backend
 from corral.server import dto, steps
 from corral.server.creating import (
     Resize,
@@ -34,6 +33,9 @@ from corral.server.signing import signing_key
 from corral.server.snapshots import BASE
 from corral.server.store.rows import Sandbox, Snapshot, new_id, new_signing_key
 from corral.server.wire import control
+
+if TYPE_CHECKING:
+    from corral.server.app import Server
 
 TABLE = Table("control")
 _ONE = "/sandbox/{sandboxIdOrName}"
@@ -71,8 +73,7 @@ def _demand_files(row: Sandbox) -> str:
 async def create_sandbox(call: ApiCall) -> control.Sandbox:
     """Create a sandbox. It is started when this returns."""
     wanted: control.CreateSandbox = call.body or control.CreateSandbox()
-    server = call.server
-    organisation_id = call.organisation_id
+    server, organisation_id = call.server, call.organisation_id
     token = digest_token(call.request.headers.get("Idempotency-Key"))
     if token and (known := await server.lifecycle.recall(token, organisation_id=organisation_id)) is not None:
         return _show(call, known.row)
@@ -85,7 +86,7 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
         snapshot = server.snapshots.find(wanted.snapshot or BASE, organisation_id=organisation_id)
     if snapshot.state != "active":
         raise bad_request(f"the snapshot {snapshot.name!r} is {snapshot.state}, not active")
-    row = make_row(wanted, organisation_id=organisation_id, snapshot=snapshot, defaults=call.server.settings.defaults)
+    row = make_row(wanted, organisation_id=organisation_id, snapshot=snapshot, defaults=server.settings.defaults)
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     spec = make_spec(row, snapshot=snapshot, organisation=_organisation(call))
     row.request_token = token
@@ -98,13 +99,12 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
 @TABLE.add("GET", "/sandbox", query=control.ListQuery)
 async def list_sandboxes(call: ApiCall) -> control.ListSandboxesResponse | list[control.Sandbox]:
     """List the organisation's sandboxes, page by page; SDKs before 0.180 get all of them as a bare array."""
-    base_url = call.base_url
     mine = call.server.sandboxes.rows_of(call.organisation_id)
     if _is_from_before_pages(call):
         return [_show(call, row) for row in filter_rows(mine, call.query)]
     rows, cursor = page_of(mine, call.query)
     return control.ListSandboxesResponse(
-        items=[dto.list_item(row, base_url=base_url) for row in rows], next_cursor=cursor
+        items=[dto.list_item(row, base_url=call.base_url) for row in rows], next_cursor=cursor
     )
 
 
@@ -137,8 +137,7 @@ async def delete_sandbox(call: ApiCall) -> control.Sandbox:
 
 def _permit_start(call: ApiCall, row: Sandbox) -> Callable[[], None]:
     def permit() -> None:
-        server = call.server
-        check_quota(server, row.organisation_id, cpu=row.cpu, memory=row.memory, leaving_out=row.id)
+        check_quota(call.server, row.organisation_id, cpu=row.cpu, memory=row.memory, leaving_out=row.id)
 
     return permit
 
@@ -179,11 +178,7 @@ async def archive_sandbox(call: ApiCall) -> control.Sandbox:
 async def recover_sandbox(call: ApiCall) -> control.Sandbox:
     """Recover a sandbox in state `error`, and start it."""
     sandbox = call.find_sandbox()
-    if sandbox.row.state not in (
-        "error",
-        "stopped",
-        "started",
-    ):
+    if sandbox.row.state not in ("error", "stopped", "started"):
         raise bad_request(f"the sandbox is {sandbox.row.state}; only a sandbox in state error can be recovered")
     await call.server.lifecycle.recover(
         sandbox, skip_start=call.query.skip_start, permit=_permit_start(call, sandbox.row)
@@ -220,10 +215,9 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
     source = origin.row
     server = call.server
     if source.state in _SETTLED:
-        _demand_files(source)  # before the second sandbox is begun
+        _demand_files(source)  # before the second sandbox is created
     backend = server.lifecycle.backend
     await backend.need("fork")
-    defaults = call.server.settings.defaults
     wanted = control.CreateSandbox(
         name=call.body.name if call.body is not None else None,
         user=source.user, env=source.env, labels=source.labels, public=source.public, target=source.target,
@@ -232,7 +226,7 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
         auto_archive_interval=source.auto_archive, auto_delete_interval=source.auto_delete,
     )  # fmt: skip
     base = server.snapshots.find(BASE, organisation_id=call.organisation_id)
-    row = make_row(wanted, organisation_id=source.organisation_id, snapshot=base, defaults=defaults)
+    row = make_row(wanted, organisation_id=source.organisation_id, snapshot=base, defaults=server.settings.defaults)
     row.snapshot, row.set_env = source.snapshot, dict(source.set_env)
     row.git_hosts = list(source.git_hosts)  # its files are the same, and so are their remotes
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
@@ -256,9 +250,7 @@ async def create_sandbox_snapshot(call: ApiCall) -> control.Sandbox:
     check_snapshot_name(call.body.name)
     sandbox = call.find_sandbox()
     row = sandbox.row
-    server = call.server
-    backend = server.lifecycle.backend
-    await backend.need("snapshot")
+    await call.server.lifecycle.backend.need("snapshot")
     snapshot = Snapshot(
         id=new_id(),
         organisation_id=row.organisation_id,
@@ -271,12 +263,12 @@ async def create_sandbox_snapshot(call: ApiCall) -> control.Sandbox:
         disk=row.disk,
         source_sandbox_id=row.id,
     )
-    await server.lifecycle.finish(_take_snapshot(call, sandbox, snapshot, backend))
+    await call.server.lifecycle.finish(_take_snapshot(call.server, sandbox, snapshot))
     return _show(call, row)
 
 
-async def _take_snapshot(call: ApiCall, sandbox: LivingSandbox, snapshot: Snapshot, backend: Backend) -> None:
-    server = call.server
+async def _take_snapshot(server: Server, sandbox: LivingSandbox, snapshot: Snapshot) -> None:
+    backend = server.lifecycle.backend
     async with sandbox.locked():
         engine_id = _demand_files(sandbox.row)
         check_quota(server, sandbox.row.organisation_id, disk=snapshot.disk)

@@ -52,7 +52,7 @@ class Database:
             return self._connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """One change, committed; gives how many rows it touched. Raises: BackendUnavailableError, and did nothing."""
+        """One change, committed; returns how many rows it touched. Raises: BackendUnavailableError, and did nothing."""
         with self._writing():
             return self._connection.execute(sql, values).rowcount
 

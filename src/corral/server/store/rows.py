@@ -124,7 +124,7 @@ class Sandbox(Row, kw_only=True):
     state: str
     desired_state: str
     intent: str | None = None
-    """A change that was begun and not acknowledged; undone or repeated at the next start."""
+    """A change that was not finished; undone or repeated at the next start."""
     error_reason: str | None = None
     network_block_all: bool = False
     auto_stop: int

@@ -40,7 +40,7 @@ async def _each(
     batches: AsyncIterator[Sequence[Found]], tell: Callable[[Sequence[Found]], Awaitable[list[Any]]]
 ) -> AsyncIterator[list[Any]]:
     """Batches as wire models. When the reader closes them, the search inside ends."""
-    async with contextlib.aclosing(batches):  # type: ignore[type-var]  # an async generator, whatever it says
+    async with contextlib.aclosing(batches):  # type: ignore[type-var]  # typed as an iterator
         async for batch in batches:
             yield await tell(batch)
 

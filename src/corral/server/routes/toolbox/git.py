@@ -56,7 +56,7 @@ async def clone_repository(call: ApiCall) -> None:
                 await git.run("fetch", "--quiet", *depth, "--", body.url, commit, login=login, insecure=insecure)
             await git.run("checkout", "--quiet", "--detach", commit, "--")
         except Fault:
-            # What git has just made is not what was asked for, and would be in the way of another attempt.
+            # The clone is not what was asked for, and would be in the way of another attempt.
             if not existed:
                 with contextlib.suppress(CorralError):
                     await files.remove(target, recursive=True, missing_ok=True)

@@ -28,7 +28,7 @@ CA_BUNDLES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where systems keep the certificates that they trust. Named outright, because a repository can name others."""
+"""Where systems keep the certificates that they trust. Always set, because a repository can name others."""
 
 SCRIPT = 'exec 9<&0 </dev/null; exec git "$@"'
 """The secret is on standard input, where git's own children could read it: put it where only the helper looks."""

@@ -170,7 +170,7 @@ class Git:
         """The login for a remote, by its name or its URL; None without credentials.
 
         Raises:
-            Fault: 400, its URL takes none, is rewritten by a setting, or leads to a host that no caller has named.
+            Fault: 400, its URL takes no credentials, is rewritten by a setting, or has a host that no caller has named.
         """
         if given is None:
             return None

@@ -72,7 +72,7 @@ def _parse_file(line: str, fields: Iterator[str]) -> Iterator[FileStatus]:
         return
     columns = {"1": 8, "2": 9, "u": 10}.get(kind)
     if columns is None:
-        return  # "!" is an ignored file, and what else may come is not ours to tell
+        return  # "!" is an ignored file; others are unknown
     words = line.split(" ", columns)
     if len(words) != columns + 1 or len(words[1]) != 2:
         return

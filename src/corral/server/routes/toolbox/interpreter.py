@@ -111,7 +111,7 @@ async def _receive(socket: Socket) -> wire.InterpreterRun:
 
 
 async def _run(call: ApiCall, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
-    """Gives the code and the reason to close with."""
+    """Returns the code and the reason to close with."""
     timeout = _DEFAULT_SECONDS if run.timeout is None else run.timeout or None
     events = call.sandbox.box.interpreter.run(
         run.code,
@@ -122,7 +122,7 @@ async def _run(call: ApiCall, socket: Socket, run: wire.InterpreterRun) -> tuple
     # An error waits for the end that follows it: that of a run out of time is our own interruption, and some clients
     # would take it, or a word that the run is over, for a result.
     held_back: list[dict[str, Any]] = []
-    async with contextlib.aclosing(events):  # type: ignore[type-var]  # an async generator, whatever it says
+    async with contextlib.aclosing(events):  # type: ignore[type-var]  # typed as an iterator
         try:
             async for event in events:
                 if event.kind == "end" and event.status == "timeout":

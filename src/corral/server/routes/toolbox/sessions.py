@@ -23,7 +23,7 @@ from corral.sessions.session import prefix as session_prefix
 TABLE = Table("toolbox")
 
 ENTRYPOINT = "entrypoint"
-"""The session of a sandbox's main program; our sandboxes have none."""
+"""The session of a sandbox's main program, which our sandboxes do not have."""
 _MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
 _MAX_SESSIONS = 500
 _INTERRUPT_SECONDS = 20.0
@@ -106,7 +106,7 @@ async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncIterator[list[w
         try:
             session = await _attach(call, name)
             size = session.memory_bytes
-            call.hold(size)  # the same once more, as it is told
+            call.hold(size)  # the same once more, in the answer
             yield [wire.Session(session_id=name, commands=[_tell(each) for each in await session.commands()])]
         except NotRecordedError:
             _forget(call.sandbox, name)  # deleted in the meantime
@@ -229,7 +229,7 @@ async def _follow(call: ApiCall, session: ShellSession, command_id: str) -> web.
 
     async def tell() -> None:
         chunks = session.follow(command_id)
-        async with contextlib.aclosing(chunks):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(chunks):  # type: ignore[type-var]  # typed as an iterator
             async for chunk in chunks:
                 await socket.send(chunk.data, mark=_MARKS[chunk.stream] if marked else b"")
 

@@ -181,8 +181,8 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
     watched = call.sandbox.watched_terminals
     since = 0
     if terminal.name in watched:
-        # Before the client is told that it is connected: nothing that comes of what it types may be missed. Of a shell
-        # that has ended already, there is the end to tell.
+        # Before the client is told that it is connected, so that it misses no answer to what it types. If the shell has
+        # ended already, its end is sent.
         since = next((info.next_offset for info in await box.list_recorded() if info.name == record_name), 0)
         since = min([since, *(entry.offset for entry in await recorded.notes() if entry.kind == "end")])
     watched.add(terminal.name)
@@ -195,7 +195,7 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
 
     async def tell() -> dict[str, Any]:
         entries = recorded.entries(since=since)
-        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # typed as an iterator
             async for entry in entries:
                 if entry.kind == "stdout":
                     await socket.send(entry.data)
