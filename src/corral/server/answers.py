@@ -12,7 +12,7 @@ import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -24,8 +24,6 @@ from corral.server.sockets import cut_off
 _FEW = 32
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)

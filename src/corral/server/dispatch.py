@@ -212,7 +212,7 @@ class Dispatcher:
         async with self._server.sandboxes.use(
             call.params["sandboxId"], organisation_id=call.identity.organisation_id, activity=activity
         ) as call.sandbox:
-            call.request[SANDBOX] = call.sandbox.id
+            call.request[SANDBOX] = call.sandbox.row.id
             return await self._run(route, call)
 
     async def _run(self, route: Route, call: ApiCall) -> web.StreamResponse:

@@ -47,17 +47,14 @@ class Rates:
     def take(self, name: str) -> float:
         """Take a token; returns 0, or, if the bucket was empty, the seconds until there is one."""
         now = self._clock()
-        tokens = self._fill(name, now)
+        tokens, then = self._buckets.get(name, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - then) * self._per_second)
         wait = 0.0 if tokens >= 1 else (1 - tokens) / self._per_second
         self._buckets[name] = (tokens - 1 if tokens >= 1 else tokens, now)
         self._buckets.move_to_end(name)
         while len(self._buckets) > _REMEMBERED:
             self._buckets.popitem(last=False)
         return wait
-
-    def _fill(self, name: str, now: float) -> float:
-        tokens, then = self._buckets.get(name, (self._burst, now))
-        return min(self._burst, tokens + (now - then) * self._per_second)
 
 
 class Turns:

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
@@ -22,7 +22,7 @@ from corral.errors import CapabilityError, CorralError, SandboxFileError, Sandbo
 from corral.paths import SandboxPath, inside
 from corral.protocol import Backend
 from corral.server import log
-from corral.server.creating import home_of, language_of
+from corral.server.creating import home_of
 from corral.server.faults import Fault, bad_request, conflict, not_found
 from corral.server.orphans import end_runs
 from corral.server.store.database import Database
@@ -42,20 +42,11 @@ Listener = Callable[[Sandbox, str | None], None]
 class Handle:
     """An open handle of a started sandbox, as calls use it."""
 
-    id: str
-    organisation_id: str
+    workdir: ClassVar[str] = HOME
+    sandbox: LivingSandbox
     box: AsyncSandbox
-    user: str
-    home: str
-    workdir: str
-    language: str
-    """From the label that carries it: python, javascript or typescript."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the sandbox is deleted or stopped while calls use it; they are answered with 404."""
-    env: dict[str, str | None] = field(default_factory=dict)
-    """Variables that `POST /env` has set for later programs; None for those it has unset. Shared by all calls."""
-    git_hosts: list[str] = field(default_factory=list)
-    """Where a git login may go: the scheme, host and port of every URL that callers have named for git here."""
     sessions: dict[str, ShellSession] = field(default_factory=dict)
     """Handles of shell sessions, by name. Each has read its session's record, and goes on where it stopped. A cache,
     bounded by `SessionMemory`: without it, the record is read again."""
@@ -67,9 +58,19 @@ class Handle:
     def __post_init__(self) -> None:
         self.withhold()
 
+    @property
+    def row(self) -> Sandbox:
+        """The sandbox's row in the database."""
+        return self.sandbox.row
+
+    @property
+    def home(self) -> str:
+        """The home directory of the user that programs run as."""
+        return home_of(self.row.user)
+
     def withhold(self) -> None:
-        """Make the sandbox leave out the variables that were unset."""
-        self.box.withheld = frozenset(name for name, value in self.env.items() if value is None)
+        """Make the sandbox leave out the variables that `POST /env` has unset."""
+        self.box.withheld = frozenset(name for name, value in self.row.set_env.items() if value is None)
 
     def resolve(self, path: str) -> SandboxPath:
         """An absolute path inside; relative ones start at the working folder. Raises: Fault, 400, for no valid path."""
@@ -85,12 +86,12 @@ class Handle:
             Fault: 400, as `check_variables`.
         """
         check_variables(variables or {})
-        return {**{name: value for name, value in self.env.items() if value is not None}, **(variables or {})}
+        return {**{name: value for name, value in self.row.set_env.items() if value is not None}, **(variables or {})}
 
     @property
     def program_user(self) -> str | None:
         """The user that programs run as, as the contract wants it: None for the default user."""
-        return None if self.user in ("", USER) else self.user
+        return None if self.row.user in ("", USER) else self.row.user
 
 
 def check_variables(variables: Mapping[str, str]) -> None:
@@ -235,20 +236,8 @@ class LivingSandbox:
 
     def hold(self, box: AsyncSandbox) -> Handle:
         """Make a new handle, for all calls from now on."""
-        row = self.row
-        handle = Handle(
-            id=row.id,
-            organisation_id=row.organisation_id,
-            box=box,
-            user=row.user,
-            home=home_of(row.user),
-            workdir=HOME,
-            language=language_of(row.labels),
-            env=dict(row.set_env),
-            git_hosts=list(row.git_hosts),
-        )
         self.forget_handle()
-        self.handle = handle
+        self.handle = handle = Handle(sandbox=self, box=box)
         self._watch = asyncio.create_task(self._wait_until_gone(handle, box))
         return handle
 
@@ -444,9 +433,6 @@ class Sandboxes:
         finally:
             if activity:
                 sandbox.touch()
-            if (handle.env, handle.git_hosts) != (row.set_env, row.git_hosts):
-                row.set_env, row.git_hosts = dict(handle.env), list(handle.git_hosts)
-                sandbox.save()
 
     async def connect(self, sandbox: LivingSandbox) -> Handle:
         """Its handle, which is opened if necessary, once for all calls that wait. Raises: SandboxGoneError."""

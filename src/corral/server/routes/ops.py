@@ -1,4 +1,4 @@
-"""For operators and monitoring: health, metrics, the OpenAPI document; and the events."""
+"""Routes without a key: configuration, health, metrics, the OpenAPI document; and events, which ask for one later."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from aiohttp import web
 
 from corral.server.faults import Fault
 from corral.server.routing import ApiCall, Table
-from corral.server.settings import API
+from corral.server.settings import API, TOOLBOX
+from corral.server.snapshots import BASE
+from corral.server.wire import control
 from corral.server.wire.organisations import Check, HealthDto
 
 ROOT = Table("open")
 """Routes at the root of the server, outside `/api`."""
-EVENTS = Table("open")
-"""Below the API. The key for events comes in the first packet, and is checked there."""
+API_ROOT = Table("open")
+"""The same below `/api`."""
 
 
 _WELCOME = """\
@@ -48,10 +50,29 @@ async def get_docs(call: ApiCall) -> web.Response:
     return _welcome(call)
 
 
-@EVENTS.add("GET", "/", answers={200: str})
+@API_ROOT.add("GET", "/", answers={200: str})
 async def get_api(call: ApiCall) -> web.Response:
     """Information about this server, at the API's base URL."""
     return _welcome(call)
+
+
+@API_ROOT.add("GET", "/config")
+async def get_config(call: ApiCall) -> control.DaytonaConfiguration:
+    """The server's configuration; needs no key."""
+    base = call.base_url
+    return control.DaytonaConfiguration(
+        version=call.server.settings.version,
+        oidc=control.OidcConfig(issuer="", client_id="", audience="", provider="none"),
+        linked_accounts_enabled=False,
+        announcements={},
+        proxy_template_url=base + "/preview/{{sandboxId}}/{{PORT}}",
+        proxy_toolbox_url=base + TOOLBOX,
+        default_snapshot=BASE,
+        dashboard_url=base + API,
+        max_auto_archive_interval=call.server.settings.defaults.max_auto_archive_minutes,
+        maintanance_mode=False,
+        environment="corral",
+    )
 
 
 @ROOT.add("GET", "/health")
@@ -76,13 +97,13 @@ async def get_metrics(call: ApiCall) -> web.Response:
     return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-@EVENTS.add("GET", "/health")
+@API_ROOT.add("GET", "/health")
 async def get_api_health(call: ApiCall) -> dict[str, str]:
     """Liveness, below the API's base URL."""
     return {"status": "ok"}
 
 
-@EVENTS.add("GET", "/health/ready")
+@API_ROOT.add("GET", "/health/ready")
 async def get_api_ready(call: ApiCall) -> HealthDto:
     """Readiness, below the API's base URL."""
     await get_ready(call)
@@ -90,13 +111,13 @@ async def get_api_ready(call: ApiCall) -> HealthDto:
     return HealthDto(status="ok", info=up, error={}, details=up)
 
 
-@EVENTS.add("GET", "/socket.io", answers={}, websocket=True)
+@API_ROOT.add("GET", "/socket.io", answers={}, websocket=True)
 async def connect_events(call: ApiCall) -> web.StreamResponse:
     """Events of an organisation's sandboxes, over socket.io."""
     return await call.server.events.serve(call.request, base_url=call.base_url)
 
 
-@EVENTS.add("GET", "/openapi.json", answers={200: dict[str, Any]})
+@API_ROOT.add("GET", "/openapi.json", answers={200: dict[str, Any]})
 async def get_openapi(call: ApiCall) -> web.Response:
     """This OpenAPI document."""
     return web.Response(body=call.server.describe(), content_type="application/json")

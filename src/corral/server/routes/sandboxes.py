@@ -16,7 +16,6 @@ from corral.server.creating import (
     check_snapshot_name,
     digest_token,
     image_of,
-    language_of,
     make_row,
     make_spec,
     refuse_contradictions,
@@ -293,8 +292,6 @@ async def replace_labels(call: ApiCall) -> control.SandboxLabels:
     check_labels(call.body.labels)
     sandbox.row.labels = call.body.labels
     sandbox.save()
-    if sandbox.handle is not None:
-        sandbox.handle.language = language_of(call.body.labels)
     return control.SandboxLabels(labels=sandbox.row.labels)
 
 

@@ -112,9 +112,9 @@ class Sandbox(Row, kw_only=True):
     user: str
     env: dict[str, str]
     set_env: dict[str, str | None] = {}
-    """Variables that `POST /env` of the toolbox has set; None for those it has unset."""
+    """Variables that `POST /env` of the toolbox has set for later programs; None for those it has unset."""
     git_hosts: list[str] = []
-    """Hosts that git credentials may be sent to: those that callers have named."""
+    """Where git credentials may be sent: scheme, host and port of every URL that callers have named for git."""
     labels: dict[str, str]
     public: bool = False
     target: str

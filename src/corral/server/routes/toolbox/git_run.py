@@ -101,7 +101,7 @@ class Git:
 
     def __init__(self, handle: Handle, path: str | None) -> None:
         self._handle = handle
-        self._folder = handle.resolve(path) if path else handle.home or handle.workdir
+        self._folder = handle.resolve(path) if path else handle.home
         self._named = path is not None
 
     async def run(

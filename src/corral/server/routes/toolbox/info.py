@@ -48,13 +48,13 @@ async def update_env(call: ApiCall) -> dict[str, str]:
     check_variables(body.set or {})
     gone = set(body.unset or ())
     if prefix := body.unset_value_prefix:
-        now = {**handle.box.spec.env, **handle.env}
+        now = {**handle.box.spec.env, **handle.row.set_env}
         gone |= {name for name, value in now.items() if value is not None and value.startswith(prefix)}
-    new = {**handle.env, **dict.fromkeys(gone), **(body.set or {})}
+    new = {**handle.row.set_env, **dict.fromkeys(gone), **(body.set or {})}
     if sum(len(name.encode()) + len((value or "").encode()) + 2 for name, value in new.items()) > _MAX_ENV_BYTES:
         raise bad_request(f"the variables take more than {_MAX_ENV_BYTES} bytes in total")
-    handle.env.clear()
-    handle.env.update(new)
+    handle.row.set_env = new
+    handle.sandbox.save()
     handle.withhold()
     return {name: value for name, value in new.items() if value is not None}
 

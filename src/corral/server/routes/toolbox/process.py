@@ -9,7 +9,7 @@ from corral.base.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
 from corral.results import ExecResult
 from corral.server.answers import Large, LongText
-from corral.server.creating import LANGUAGES
+from corral.server.creating import LANGUAGES, language_of
 from corral.server.fairness import SLICE_BYTES
 from corral.server.faults import Fault, bad_request
 from corral.server.log import text_of
@@ -73,7 +73,7 @@ async def execute_command(call: ApiCall) -> Any:
 async def code_run(call: ApiCall) -> Any:
     """Run a code snippet in a new process."""
     handle, body = call.sandbox, call.body
-    language = (body.language or handle.language).lower()
+    language = (body.language or language_of(handle.row.labels)).lower()
     if language not in LANGUAGES:
         raise bad_request(f"language {language[:40]!r} is not supported; use one of {', '.join(LANGUAGES)}")
     charts: Sequence[Mapping[str, object]] = ()
