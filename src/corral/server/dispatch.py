@@ -15,7 +15,7 @@ import secrets
 import time
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -180,15 +180,10 @@ class Dispatcher:
         self._server.guard.check(request)
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Fault(415, "Content-Encoding is not supported")
-        match = self._router.find(request.method, split_path(request.rel_url.raw_path))
-        if match is None:
-            raise Fault(404, "no such endpoint")
-        if match.route is None:
-            raise Fault(405, "method not allowed", headers={"Allow": ", ".join(match.allowed)})
-        route = match.route
+        route, params = self._router.find(request.method, split_path(request.rel_url.raw_path))
         request[ROUTE] = route
-        identity = self._identify(request, match)
-        call = ApiCall(request=request, server=self._server, identity=identity, params=match.params)
+        identity = self._identify(request, route, params)
+        call = ApiCall(request=request, server=self._server, identity=identity, params=params)
         if identity is ANONYMOUS:
             await self._turns.take(ANONYMOUS.key_id)
             return await self._serve(route, call)
@@ -224,8 +219,8 @@ class Dispatcher:
 
     async def _read_body(self, route: Route, call: ApiCall) -> Any:
         request = call.request
-        limit = self._limits.json_bytes if route.large_body else self._limits.small_json_bytes
-        limit = min(limit, self._limits.json_bytes)
+        limits = self._limits
+        limit = limits.json_bytes if route.large_body else min(limits.small_json_bytes, limits.json_bytes)
         length = request.content_length if request.content_length is not None else limit
         if length > limit:
             raise Fault(413, f"the body is larger than {limit} bytes")
@@ -233,7 +228,7 @@ class Dispatcher:
             length = 0
         await call.account.reserve(_held_by(route) + (_BODY_FACTOR * length if length > _FREE_BODY_BYTES else 0))
         try:
-            async with asyncio.timeout(self._limits.request_seconds):
+            async with asyncio.timeout(limits.request_seconds):
                 body = await request.read()
         except TimeoutError:
             raise Fault(408, "timeout while reading the body") from None
@@ -246,20 +241,15 @@ class Dispatcher:
         kind = request.content_type
         if kind not in (_JSON, "application/octet-stream") and not kind.endswith("+json"):
             raise Fault(415, f"the Content-Type must be {_JSON}")
-        limits = self._limits
         return parse_body(route.body, body, max_depth=limits.json_depth, max_items=limits.json_items)
 
-    def _identify(self, request: web.Request, match: Match) -> Identity:
-        route = match.route
-        assert route is not None, "only called with a route"
+    def _identify(self, request: web.Request, route: Route, params: Mapping[str, str]) -> Identity:
         if route.area == "open":
             return ANONYMOUS
         secret = find_key(request, websocket=route.websocket)
         if secret is None and route.signed and "signature" in request.query:
-            sandbox_id = match.params["sandboxId"]
-            identity = identify_signer(
-                request, route, sandboxes=self._server.sandboxes, sandbox_id=sandbox_id, door=self._door
-            )
+            sandboxes, sandbox_id = self._server.sandboxes, params["sandboxId"]
+            identity = identify_signer(request, route, sandboxes=sandboxes, sandbox_id=sandbox_id, door=self._door)
         else:
             identity = self._door.admit(secret, address=request.remote)
         if (wait := self._rates.take(identity.key_id)) > 0:
@@ -332,15 +322,6 @@ class _Node:
     routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A route and the values of its parameters; or, if the method is wrong, the methods that the path has."""
-
-    route: Route | None
-    params: dict[str, str]
-    allowed: tuple[str, ...] = ()
-
-
 class Router:
     """All routes of an app."""
 
@@ -360,9 +341,13 @@ class Router:
                 node = node.fixed.setdefault(segment, _Node())
         node.routes.setdefault(route.method, (route, tuple(names)))
 
-    def find(self, method: str, segments: tuple[str, ...]) -> Match | None:
-        """The route for a request; None if there is no such path."""
-        allowed: list[str] = []
+    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]]:
+        """The route for a request, and the values of its parameters.
+
+        Raises:
+            Fault: 404 for an unknown path; 405 for a method that the path does not have.
+        """
+        allowed: set[str] = set()
         stack: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
         while stack:
             node, at, values = stack.pop()
@@ -370,15 +355,17 @@ class Router:
                 found = node.routes.get(method)
                 if found is not None:
                     route, names = found
-                    return Match(route, dict(zip(names, values, strict=True)))
-                allowed.extend(node.routes)
+                    return route, dict(zip(names, values, strict=True))
+                allowed.update(node.routes)
                 continue
             segment = segments[at]
             if node.parameter is not None:
                 stack.append((node.parameter, at + 1, (*values, segment)))
             if segment in node.fixed:
                 stack.append((node.fixed[segment], at + 1, values))
-        return Match(None, {}, tuple(sorted(set(allowed)))) if allowed else None
+        if not allowed:
+            raise Fault(404, "no such endpoint")
+        raise Fault(405, "method not allowed", headers={"Allow": ", ".join(sorted(allowed))})
 
 
 # Reading paths, queries and bodies.

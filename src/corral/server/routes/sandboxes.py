@@ -126,7 +126,7 @@ async def get_sandbox(call: ApiCall) -> control.Sandbox:
     return _show(call, call.find_sandbox(deleted=True).row)
 
 
-@TABLE.add("DELETE", _ONE, query=control.DeleteQuery)
+@TABLE.add("DELETE", _ONE, query=control.ForceQuery)
 async def delete_sandbox(call: ApiCall) -> control.Sandbox:
     """Delete a sandbox with its files."""
     sandbox = call.find_sandbox()
@@ -149,7 +149,7 @@ async def start_sandbox(call: ApiCall) -> control.Sandbox:
     return _show(call, sandbox.row)
 
 
-@TABLE.add("POST", _ONE + "/stop", query=control.StopQuery)
+@TABLE.add("POST", _ONE + "/stop", query=control.ForceQuery)
 async def stop_sandbox(call: ApiCall) -> control.Sandbox:
     """Stop a sandbox: end its processes, keep its files."""
     sandbox = call.find_sandbox()

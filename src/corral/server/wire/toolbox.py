@@ -73,17 +73,15 @@ class ListQuery(Query):
     depth: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
 
 
-class FolderQuery(Query):
+class FolderQuery(PathQuery):
     """A directory to create."""
 
-    path: PathText
     mode: str = "0755"
 
 
-class DeleteQuery(Query):
+class DeleteQuery(PathQuery):
     """A path to delete."""
 
-    path: PathText
     recursive: bool = False
 
 
@@ -94,26 +92,23 @@ class MoveQuery(Query):
     destination: PathText
 
 
-class FindQuery(Query):
+class FindQuery(PathQuery):
     """A pattern, and the directory to search."""
 
-    path: PathText
     pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=65536)]
 
 
-class PermissionsQuery(Query):
+class PermissionsQuery(PathQuery):
     """Mode, owner and group to set."""
 
-    path: PathText
     mode: str | None = None
     owner: str | None = None
     group: str | None = None
 
 
-class SignedQuery(Query):
+class SignedQuery(PathQuery):
     """A path; with a signature instead of an API key, if the URL is signed."""
 
-    path: PathText
     expires: str | None = None
     signature: str | None = None
 

@@ -19,6 +19,7 @@ from corral.server.routes.toolbox.git_status import (
 )
 from corral.server.routing import ApiCall, Table
 from corral.server.wire import git as wire
+from corral.server.wire.toolbox import PathQuery
 
 TABLE = Table("toolbox")
 
@@ -63,7 +64,7 @@ async def clone_repository(call: ApiCall) -> None:
             raise
 
 
-@TABLE.add("GET", "/git/status", query=wire.GitPathQuery)
+@TABLE.add("GET", "/git/status", query=PathQuery)
 async def get_status(call: ApiCall) -> wire.GitStatus:
     """Get the status: branch, distance from its upstream, and changed files."""
     result = await Git(call.sandbox, call.query.path).run(
@@ -147,7 +148,7 @@ async def pull_changes(call: ApiCall) -> None:
     await git.run("merge", "--quiet", "--no-edit", "FETCH_HEAD")
 
 
-@TABLE.add("GET", "/git/branches", query=wire.GitPathQuery)
+@TABLE.add("GET", "/git/branches", query=PathQuery)
 async def list_branches(call: ApiCall) -> wire.ListBranchResponse:
     """List local branches, and the current one."""
     git = Git(call.sandbox, call.query.path)
@@ -217,7 +218,7 @@ async def restore_files(call: ApiCall) -> None:
     await _with_paths(Git(call.sandbox, body.path), body.files, "restore", "--quiet", *options)
 
 
-@TABLE.add("GET", "/git/remotes", query=wire.GitPathQuery)
+@TABLE.add("GET", "/git/remotes", query=PathQuery)
 async def list_remotes(call: ApiCall) -> wire.ListRemotesResponse:
     """List remotes."""
     git = Git(call.sandbox, call.query.path)
@@ -299,7 +300,7 @@ async def authenticate(call: ApiCall) -> None:
     await git.run("credential", "approve", stdin=entry)
 
 
-@TABLE.add("GET", "/git/history", query=wire.GitPathQuery)
+@TABLE.add("GET", "/git/history", query=PathQuery)
 async def get_commit_history(call: ApiCall) -> list[wire.GitCommitInfo]:
     """List the commits up to HEAD, newest first."""
     git = Git(call.sandbox, call.query.path)
