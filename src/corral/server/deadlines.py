@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from typing import Literal
 
 from corral.errors import CapabilityError, CorralError
 from corral.server import log
@@ -22,6 +22,8 @@ _LOOK_SECONDS = 10.0
 _AGAIN_SECONDS = 30.0
 """After how long a deadline that could not be carried out is tried again."""
 
+Due = Literal["delete", "stop", "pause", "archive"]
+"""An action, by the name of the `Lifecycle`'s method."""
 _EXPECTED = {"started": "running", "paused": "paused", "stopped": "stopped", "archived": "stopped"}
 """The backend's word for each state that lasts."""
 _RESTING = frozenset({"paused", "stopped", "archived"})
@@ -59,17 +61,10 @@ class Sweeper:
                 sandbox.is_being_swept = True
                 self._lifecycle.spawn(self._carry_out(sandbox, due))
 
-    async def _carry_out(self, sandbox: LivingSandbox, due: str) -> None:
-        work: dict[str, Any] = {
-            "delete": self._lifecycle.delete,
-            "stop": self._lifecycle.stop,
-            "pause": self._lifecycle.pause,
-            "archive": self._lifecycle.archive,
-        }
+    async def _carry_out(self, sandbox: LivingSandbox, due: Due) -> None:
         log.event("deadline", sandbox=sandbox.id, action=due)
         try:
-            step: Coroutine[Any, Any, None] = work[due](sandbox)
-            await step
+            await getattr(self._lifecycle, due)(sandbox)
         except CorralError as error:
             # A backend without the capability will not get it later; any other cause may have passed by then.
             wait = math.inf if isinstance(error, CapabilityError) else _AGAIN_SECONDS
@@ -126,8 +121,8 @@ class Sweeper:
                     log.event("sandbox changed by itself", level=30, sandbox=row.id, state=row.state)
 
 
-def what_is_due(row: Sandbox, now: float, *, busy: bool) -> str | None:
-    """The action that its settings ask for now: delete, stop, pause or archive; None if nothing is due."""
+def what_is_due(row: Sandbox, now: float, *, busy: bool) -> Due | None:
+    """The action that its settings ask for now; None if nothing is due."""
     if row.destroy_at is not None and now >= row.destroy_at:
         return "delete"
     if row.state == "started" and not busy:

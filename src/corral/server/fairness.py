@@ -131,7 +131,7 @@ class _Key:
     taken: int = 0
     accounts: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    waiting: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
+    waiting: deque[tuple[Account, int, asyncio.Future[None]]] = field(default_factory=deque)
     questions: deque[_Question] = field(default_factory=deque)
     first: Account | None = None
     """The call that may go beyond the limit."""
@@ -254,7 +254,7 @@ class Account:
         if not self._key.waiting and self.take(count):
             return
         turn: asyncio.Future[None] = self._loop.create_future()
-        entry = (count, turn)
+        entry = (self, count, turn)
         self._key.waiting.append(entry)
         try:
             async with asyncio.timeout(self._patience):
@@ -266,9 +266,6 @@ class Account:
                 with contextlib.suppress(ValueError):
                     self._key.waiting.remove(entry)
                 self._wake()
-            elif self._closed is False:
-                with self._key.lock:
-                    self.taken += count  # `_wake` has counted it for the key
 
     def close(self) -> None:
         """Give all back. Called in the event loop."""
@@ -290,15 +287,13 @@ class Account:
         self._answer()
         with key.lock:
             while key.waiting:
-                count, turn = key.waiting[0]
-                if turn.done():
-                    key.waiting.popleft()
-                    continue
-                if not key.has_room(count):
-                    return
+                account, count, turn = key.waiting[0]
+                if not turn.done():
+                    if not key.has_room(count):
+                        return
+                    key.add(account, count)
+                    turn.set_result(None)
                 key.waiting.popleft()
-                key.taken += count
-                turn.set_result(None)
 
     # The account as an `Allowance`: what a program prints.
 
@@ -333,16 +328,16 @@ class Account:
         """If no program got memory for a while, they wait for one that sleeps: answer them with no."""
         key, now = self._key, self._loop.time()
         with key.lock:
-            since = {id(question): max(question.asked_at, key.moved_at) for question in key.questions}
-            stuck = [question for question in key.questions if now - since[id(question)] >= self._patience]
+            ends = [max(question.asked_at, key.moved_at) + self._patience for question in key.questions]
+            stuck = [question for question, end in zip(key.questions, ends, strict=True) if end <= now]
             for question in stuck:
                 key.questions.remove(question)
-            waits = [since[id(question)] for question in key.questions]
-            key.is_watched = bool(waits)
+            later = [end for end in ends if end > now]
+            key.is_watched = bool(later)
         for question in stuck:
             question.answer(False)
-        if waits:
-            self._loop.call_later(max(0.0, min(waits) + self._patience - now), self._look)
+        if later:
+            self._loop.call_later(min(later) - now, self._look)
 
 
 class OutputAllowance:

@@ -99,51 +99,37 @@ def read_labels(text: str | None) -> dict[str, str]:
 def filter_rows(rows: Iterable[Sandbox], query: Filters) -> list[Sandbox]:
     """The rows that match the filters of a query. Raises: Fault 400."""
     labels = read_labels(query.labels)
-    tests: list[Callable[[Sandbox], bool]] = []
-    if labels:
-        tests.append(lambda row: all(row.labels.get(key) == value for key, value in labels.items()))
-    if query.id:
-        tests.append(lambda row: row.id.startswith((query.id or "").lower()))
-    if query.name:
-        tests.append(lambda row: row.name.lower().startswith((query.name or "").lower()))
-    tests += [_among(attribute, wanted) for attribute, wanted in (
-        ("state", query.states), ("snapshot", query.snapshots), ("target", query.region_ids),
-    ) if wanted]  # fmt: skip
-    if query.sandbox_classes:
-        tests.append(lambda row: "container" in query.sandbox_classes)
-    if query.is_public is not None:
-        tests.append(lambda row: row.public == query.is_public)
-    if query.is_recoverable is not None:
-        tests.append(lambda row: (row.state == "error" and row.engine_id is not None) == query.is_recoverable)
-    tests += _between(query)
-    return [row for row in rows if all(test(row) for test in tests)]
+    choices = (("state", query.states), ("snapshot", query.snapshots), ("target", query.region_ids))
+    ranges = (
+        ("cpu", query.min_cpu, query.max_cpu),
+        ("memory", query.min_memory, query.max_memory),
+        ("disk", query.min_disk, query.max_disk),
+        ("created_at", _seconds(query.created_at_after), _seconds(query.created_at_before)),
+        ("active_at", _seconds(query.last_event_after), _seconds(query.last_event_before)),
+        ("destroy_at", _seconds(query.auto_destroy_at_after), _seconds(query.auto_destroy_at_before)),
+    )
+
+    def fits(row: Sandbox) -> bool:
+        return (
+            labels.items() <= row.labels.items()
+            and (not query.id or row.id.startswith(query.id.lower()))
+            and (not query.name or row.name.lower().startswith(query.name.lower()))
+            and all(not wanted or getattr(row, name) in wanted for name, wanted in choices)
+            and (not query.sandbox_classes or "container" in query.sandbox_classes)
+            and query.is_public in (None, row.public)
+            and query.is_recoverable in (None, row.is_recoverable)
+            and _is_between(0, query.min_gpu, query.max_gpu)
+            and all(_is_between(getattr(row, name), least, most) for name, least, most in ranges)
+        )
+
+    return [row for row in rows if fits(row)]
 
 
-def _among(attribute: str, wanted: list[str]) -> Callable[[Sandbox], bool]:
-    return lambda row: getattr(row, attribute) in wanted
-
-
-def _between(query: Filters) -> list[Callable[[Sandbox], bool]]:
-    ranges: list[tuple[Callable[[Sandbox], float | None], float | None, float | None]] = [
-        (lambda row: row.cpu, query.min_cpu, query.max_cpu),
-        (lambda row: row.memory, query.min_memory, query.max_memory),
-        (lambda row: row.disk, query.min_disk, query.max_disk),
-        (lambda row: 0, query.min_gpu, query.max_gpu),
-        (lambda row: row.created_at, _seconds(query.created_at_after), _seconds(query.created_at_before)),
-        (lambda row: row.active_at, _seconds(query.last_event_after), _seconds(query.last_event_before)),
-        (lambda row: row.destroy_at, _seconds(query.auto_destroy_at_after), _seconds(query.auto_destroy_at_before)),
-    ]
-    return [_inside(*each) for each in ranges if each[1] is not None or each[2] is not None]
-
-
-def _inside(
-    value_of: Callable[[Sandbox], float | None], least: float | None, most: float | None
-) -> Callable[[Sandbox], bool]:
-    def test(row: Sandbox) -> bool:
-        value = value_of(row)
-        return value is not None and (least is None or value >= least) and (most is None or value <= most)
-
-    return test
+def _is_between(value: float | None, least: float | None, most: float | None) -> bool:
+    """Whether a value is within the bounds that are given; one that is not known is within none."""
+    if value is None:
+        return least is None and most is None
+    return (least is None or value >= least) and (most is None or value <= most)
 
 
 def _seconds(moment: datetime | None) -> float | None:

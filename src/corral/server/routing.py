@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 from aiohttp import web
@@ -87,6 +87,7 @@ class ApiCall:
 
 
 Handler = Callable[[ApiCall], Awaitable[Any]]
+H = TypeVar("H", bound=Handler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,7 @@ class Table:
         status: int = 200,
         answers: Mapping[int, Any] | None = None,
         **options: Any,
-    ) -> Callable[[Handler], Handler]:
+    ) -> Callable[[H], H]:
         """A decorator; the handler's docstring is the summary in the OpenAPI document, its name the operation's.
 
         Args:
@@ -144,7 +145,7 @@ class Table:
             options: Other fields of `Route`.
         """
 
-        def register(handler: Handler) -> Handler:
+        def register(handler: H) -> H:
             route = Route(
                 method=method,
                 path=path,

@@ -142,6 +142,11 @@ class Sandbox(Row, kw_only=True):
     request_token: str | None = None
     """A digest of the client's token for the request that created it: a repeated request gets this sandbox."""
 
+    @property
+    def is_recoverable(self) -> bool:
+        """Whether it is in state `error`, and the backend may still have it."""
+        return self.state == "error" and self.engine_id is not None
+
 
 class Snapshot(Row, kw_only=True):
     """A snapshot that sandboxes can be created from."""

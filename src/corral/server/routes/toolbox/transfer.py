@@ -108,16 +108,12 @@ def _parts(call: ApiCall) -> AsyncIterator[Part]:
 @TABLE.add("POST", "/files/upload", query=wire.PathQuery, raw_body=True)
 async def upload_file_legacy(call: ApiCall) -> wire.UploadedFile:
     """Upload a file, for older clients."""
-    return await _store_single(call)
+    return await upload_file(call)
 
 
 @TABLE.add("POST", "/files/upload-v2", query=wire.SignedQuery, raw_body=True, signed=True)
 async def upload_file(call: ApiCall) -> wire.UploadedFile:
     """Upload a file; a signed URL works without a key."""
-    return await _store_single(call)
-
-
-async def _store_single(call: ApiCall) -> wire.UploadedFile:
     path = call.query.path
     target = call.sandbox.resolve(path)
     _refuse_folder_name(path)
