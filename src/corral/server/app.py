@@ -55,13 +55,13 @@ class Server:
         self.lost = asyncio.Event()
         """Set when the data folder was removed or replaced: the server has to stop."""
         self.app = Dispatcher(self, router=make_router(), door=door, admission=self.admission, budget=budget).make_app()
-        self.sandboxes.listeners.append(self._tell)
+        self.sandboxes.listeners.append(self._publish)
 
     def describe(self) -> bytes:
         """The OpenAPI document."""
         return document(self.settings.version)
 
-    def _tell(self, row: Sandbox, before: str | None) -> None:
+    def _publish(self, row: Sandbox, before: str | None) -> None:
         log.event("sandbox", sandbox=row.id, state=row.state, before=before)
         if before is None:
             self.events.publish(row.organisation_id, "sandbox.created", lambda url: dto.sandbox(row, base_url=url))

@@ -166,11 +166,11 @@ class EventHub:
 
     async def _converse(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
         self._listeners.add(listener)
-        heard = asyncio.Event()
+        received = asyncio.Event()
         tasks = [
-            asyncio.create_task(self._hear(socket, heard)),
-            asyncio.create_task(self._tell(socket, listener)),
-            asyncio.create_task(self._ping(socket, heard)),
+            asyncio.create_task(self._receive(socket, received)),
+            asyncio.create_task(self._send(socket, listener)),
+            asyncio.create_task(self._ping(socket, received)),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -180,24 +180,24 @@ class EventHub:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _hear(self, socket: web.WebSocketResponse, heard: asyncio.Event) -> None:
+    async def _receive(self, socket: web.WebSocketResponse, received: asyncio.Event) -> None:
         async for message in socket:
             if message.type is not WSMsgType.TEXT or message.data in ("1", "41"):
                 return
-            heard.set()
+            received.set()
             if message.data == "2":
                 await socket.send_str("3")
 
-    async def _tell(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
+    async def _send(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
         while True:
             frame = await listener.queue.get()
             await socket.send_str(frame)
             listener.sent(frame)
 
-    async def _ping(self, socket: web.WebSocketResponse, heard: asyncio.Event) -> None:
+    async def _ping(self, socket: web.WebSocketResponse, received: asyncio.Event) -> None:
         while True:
             await asyncio.sleep(PING_SECONDS)
-            heard.clear()
+            received.clear()
             async with asyncio.timeout(PONG_SECONDS):  # includes sending: a client that does not read counts as gone
                 await socket.send_str("2")
-                await heard.wait()
+                await received.wait()

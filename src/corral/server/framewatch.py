@@ -37,7 +37,7 @@ class Watched(Protocol):
 def watch_frames(request: web.Request, *, seconds: float, account: Account | None = None) -> FrameWatch | None:
     """From the response to the upgrade on: a frame, or a message in several frames, must arrive within `seconds`.
 
-    With an account, the reader of the messages must call `heard`.
+    With an account, the reader of the messages must call `handled`.
     """
     protocol = request.protocol
     if not isinstance(protocol, Watched):
@@ -63,7 +63,7 @@ class FrameWatch:
         """Whether a message is incomplete: its last frame has not begun."""
         self._held = 0
         """Bytes of the unfinished message."""
-        self._unheard = 0
+        self._unhandled = 0
         """The size of whole messages that were not handled yet."""
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -86,9 +86,9 @@ class FrameWatch:
                 self._begin_frame()
         self._look()
 
-    def heard(self, sizes: Iterable[int]) -> None:
+    def handled(self, sizes: Iterable[int]) -> None:
         """Messages of these sizes were handled."""
-        self._unheard = max(0, self._unheard - sum(size + _MESSAGE_BYTES for size in sizes))
+        self._unhandled = max(0, self._unhandled - sum(size + _MESSAGE_BYTES for size in sizes))
         self._charge()
 
     def pause(self) -> None:
@@ -128,7 +128,7 @@ class FrameWatch:
         if self._final:
             self._stop_clock()  # the next one has its own
             if self._meter is not None:
-                self._unheard += self._held + _MESSAGE_BYTES
+                self._unhandled += self._held + _MESSAGE_BYTES
             self._held = 0
 
     def _look_whether_gone(self) -> None:
@@ -145,7 +145,7 @@ class FrameWatch:
         self._charge()
 
     def _charge(self) -> None:
-        if self._meter is not None and not self._meter.set(self._held + self._unheard):
+        if self._meter is not None and not self._meter.set(self._held + self._unhandled):
             cut_off(self._transport)
 
 

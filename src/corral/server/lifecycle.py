@@ -136,20 +136,20 @@ class Lifecycle:
 
     # Creating and deleting.
 
-    async def make(self, row: Sandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
+    async def create(self, row: Sandbox, creator: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
         """Create what a row describes. If the caller is cancelled before it is told of the sandbox, it is deleted."""
         sandbox = self.sandboxes.add(row)
         steps.reached("create:intent-written")
-        making = self.spawn(self._make(sandbox, maker))
+        creating = self.spawn(self._create(sandbox, creator))
         try:
-            return await asyncio.shield(making)
+            return await asyncio.shield(creating)
         except asyncio.CancelledError:
-            self.spawn(self._unmake(making))
+            self.spawn(self._undo_create(creating))
             raise
 
     async def recall(self, token: str, *, organisation_id: str) -> LivingSandbox | None:
         """The sandbox that was created for a token, if it still exists; waits while it is being created."""
-        sandbox = self.sandboxes.made_by(token, organisation_id=organisation_id)
+        sandbox = self.sandboxes.created_by(token, organisation_id=organisation_id)
         while sandbox is not None and not sandbox.is_deleted and sandbox.row.state in ("creating", "destroying"):
             sandbox.was_recalled = True
             with contextlib.suppress(Fault):  # it failed while we waited
@@ -158,11 +158,11 @@ class Lifecycle:
             await asyncio.sleep(0)  # the task that creates it may not have begun
         return sandbox if sandbox is not None and not sandbox.is_deleted else None
 
-    async def _make(self, sandbox: LivingSandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
+    async def _create(self, sandbox: LivingSandbox, creator: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
         box: AsyncSandbox | None = None
         async with sandbox.locked():
             try:
-                box = await maker()
+                box = await creator()
                 steps.reached("create:made")
                 sandbox.row.engine_id = box.id
                 sandbox.save()  # before it can outlive this process
@@ -182,14 +182,14 @@ class Lifecycle:
                 raise
         return sandbox
 
-    async def _unmake(self, making: asyncio.Task[LivingSandbox]) -> None:
-        await asyncio.wait((making,))
-        if making.cancelled() or making.exception() is not None:
+    async def _undo_create(self, creating: asyncio.Task[LivingSandbox]) -> None:
+        await asyncio.wait((creating,))
+        if creating.cancelled() or creating.exception() is not None:
             return  # it was undone already, and the failure is in the log
-        if making.result().was_recalled:
+        if creating.result().was_recalled:
             return  # its client has repeated the request, and is told of it
         with contextlib.suppress(Fault):  # deleted already; any other failure is logged with this task
-            await self.delete(making.result())
+            await self.delete(creating.result())
 
     @_to_its_end
     async def delete(self, sandbox: LivingSandbox) -> None:
@@ -220,7 +220,7 @@ class Lifecycle:
         async with sandbox.locked():
             if sandbox.row.state in ("stopped", "archived"):
                 return
-            self._demand(sandbox, "started", "paused", "error")
+            self._require(sandbox, "started", "paused", "error")
             if sandbox.row.auto_delete != 0:
                 await self.backend.need("stop")
                 async with self._changing(sandbox, "stop", through="stopping", to="stopped"), sandbox.released():
@@ -235,7 +235,7 @@ class Lifecycle:
             before = sandbox.row.state
             if before == "started":
                 return
-            self._demand(sandbox, "stopped", "archived", "paused")
+            self._require(sandbox, "stopped", "archived", "paused")
             # No await between `permit` and the change of state: two that start at once must not both get the last.
             if before == "paused":
                 await self.backend.need("pause")
@@ -259,7 +259,7 @@ class Lifecycle:
         async with sandbox.locked():
             if sandbox.row.state == "paused":
                 return
-            self._demand(sandbox, "started")
+            self._require(sandbox, "started")
             await self.backend.need("pause")
             box = (await self.sandboxes.connect_now(sandbox)).box
             async with self._changing(sandbox, "pause", through="pausing", to="paused"):
@@ -270,7 +270,7 @@ class Lifecycle:
         async with sandbox.locked():
             if sandbox.row.state == "archived":
                 return
-            self._demand(sandbox, "stopped")
+            self._require(sandbox, "stopped")
             steps.reached("archive:begun")
             sandbox.turn("archived", desired="archived")
             steps.reached("archive:acknowledged")
@@ -292,7 +292,7 @@ class Lifecycle:
         """Set new limits; for a stopped sandbox, from its next start on. `permit` raises if they are not allowed."""
         async with sandbox.locked():
             before = sandbox.row.state
-            self._demand(sandbox, "started", "stopped")
+            self._require(sandbox, "started", "stopped")
             if resize.disk is not None and resize.disk < sandbox.row.disk:
                 raise Fault(400, "disk: a disk can't be made smaller")
             await self.backend.need("resize")
@@ -311,7 +311,7 @@ class Lifecycle:
         row = sandbox.row
         row.cpu, row.memory, row.disk = resize.cpu or row.cpu, resize.memory or row.memory, resize.disk or row.disk
 
-    def _demand(self, sandbox: LivingSandbox, *states: str) -> None:
+    def _require(self, sandbox: LivingSandbox, *states: str) -> None:
         if sandbox.row.state not in states:
             raise Fault(400, f"the sandbox is {sandbox.row.state}; it must be {' or '.join(states)}")
 

@@ -52,8 +52,8 @@ class Handle:
     bounded by `SessionMemory`: without it, the record is read again."""
     watched_terminals: set[str] = field(default_factory=set)
     """Terminals that had a watcher. The first sees all output, later ones only what is new."""
-    untold_watchers: dict[str, set[asyncio.Event]] = field(default_factory=dict)
-    """By terminal: an event for each watcher that has not been told how the terminal ended."""
+    watchers: dict[str, set[asyncio.Event]] = field(default_factory=dict)
+    """By terminal: an event for each watcher, set when it has got the end of the output."""
 
     def __post_init__(self) -> None:
         self.withhold()
@@ -171,7 +171,7 @@ class LivingSandbox:
             row.state, row.desired_state, row.intent, row.error_reason, row.state_at = whole
             raise
         if before != state:
-            self._sandboxes.tell(row, before)
+            self._sandboxes.notify(row, before)
 
     def touch(self) -> None:
         """Note that it is in use. `Sandboxes.flush` writes it later, so that no call waits for the database."""
@@ -354,7 +354,7 @@ class Sandboxes:
             raise not_found(f"sandbox {wanted[:200]!r} not found")
         return sandbox
 
-    def made_by(self, token: str, *, organisation_id: str) -> LivingSandbox | None:
+    def created_by(self, token: str, *, organisation_id: str) -> LivingSandbox | None:
         """The sandbox that a request with this token has created, or is creating."""
         return self._by_token.get((organisation_id, token))
 
@@ -365,7 +365,7 @@ class Sandboxes:
         row.save(self.database)
         sandbox = LivingSandbox(row, self)
         self._index(sandbox)
-        self.tell(row, None)
+        self.notify(row, None)
         return sandbox
 
     def remove(self, sandbox: LivingSandbox) -> None:
@@ -380,7 +380,7 @@ class Sandboxes:
         row.state_at = row.updated_at = time.time()
         self.forget_deleted()
         self._deleted[row.id] = (sandbox, time.monotonic())
-        self.tell(row, before)
+        self.notify(row, before)
 
     def forget_deleted(self) -> None:
         """Forget those that were deleted long enough ago."""
@@ -398,7 +398,7 @@ class Sandboxes:
             sandbox.is_touched = False
         self.database.try_again()
 
-    def tell(self, row: Sandbox, before: str | None) -> None:
+    def notify(self, row: Sandbox, before: str | None) -> None:
         """Call the listeners."""
         for listener in self.listeners:
             listener(row, before)

@@ -61,7 +61,7 @@ def _is_from_before_pages(call: ApiCall) -> bool:
     return found is not None and (int(found[1]), int(found[2])) < _PAGES
 
 
-def _demand_files(row: Sandbox) -> str:
+def _require_files(row: Sandbox) -> str:
     """The sandbox's id at the backend. Raises: Fault 400 if its files can't be copied in its state."""
     if row.state not in ("started", "stopped", "paused") or row.engine_id is None:
         raise bad_request(f"the sandbox is {row.state}; it must be started, paused or stopped")
@@ -89,7 +89,7 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     spec = make_spec(row, snapshot=snapshot, organisation=_organisation(call))
     row.request_token = token
-    await server.lifecycle.make(row, lambda: server.lifecycle.backend.create(spec))
+    await server.lifecycle.create(row, lambda: server.lifecycle.backend.create(spec))
     server.metrics.sandboxes_made += 1
     snapshot.used_at = time.time()
     return _show(call, row)
@@ -214,7 +214,7 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
     source = origin.row
     server = call.server
     if source.state in _SETTLED:
-        _demand_files(source)  # before the second sandbox is created
+        _require_files(source)  # before the second sandbox is created
     backend = server.lifecycle.backend
     await backend.need("fork")
     wanted = control.CreateSandbox(
@@ -233,11 +233,11 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
 
     async def copy() -> AsyncSandbox:
         async with origin.locked():  # it may be about to stop, or to be resized
-            engine_id = _demand_files(source)
+            engine_id = _require_files(source)
             async with rested(server.lifecycle, origin):
                 return await backend.fork(engine_id, spec)
 
-    await server.lifecycle.make(row, copy)
+    await server.lifecycle.create(row, copy)
     return _show(call, row)
 
 
@@ -269,7 +269,7 @@ async def create_sandbox_snapshot(call: ApiCall) -> control.Sandbox:
 async def _take_snapshot(server: Server, sandbox: LivingSandbox, snapshot: Snapshot) -> None:
     backend = server.lifecycle.backend
     async with sandbox.locked():
-        engine_id = _demand_files(sandbox.row)
+        engine_id = _require_files(sandbox.row)
         check_quota(server, sandbox.row.organisation_id, disk=snapshot.disk)
         server.snapshots.put(snapshot)
         steps.reached("snapshot:intent-written")

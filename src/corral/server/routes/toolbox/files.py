@@ -37,12 +37,12 @@ async def list_files(call: ApiCall) -> ManyItems:
 
 
 async def _each(
-    batches: AsyncIterator[Sequence[Found]], tell: Callable[[Sequence[Found]], Awaitable[list[Any]]]
+    batches: AsyncIterator[Sequence[Found]], to_wire: Callable[[Sequence[Found]], Awaitable[list[Any]]]
 ) -> AsyncIterator[list[Any]]:
     """Batches as wire models. When the reader closes them, the search inside ends."""
     async with contextlib.aclosing(batches):  # type: ignore[type-var]  # typed as an iterator
         async for batch in batches:
-            yield await tell(batch)
+            yield await to_wire(batch)
 
 
 @TABLE.add("GET", "/files/info", query=wire.PathQuery)
@@ -91,14 +91,14 @@ async def find_in_files(call: ApiCall) -> ManyItems:
     """Find lines in text files that contain a string."""
     root = call.sandbox.resolve(call.query.path)
 
-    async def tell(matches: Sequence[GrepMatch]) -> list[wire.Match]:
+    async def to_wire(matches: Sequence[GrepMatch]) -> list[wire.Match]:
         return [
             wire.Match(file=_as_asked(call.query.path, root, match.path), line=match.line, content=match.text)
             for match in matches
         ]
 
     found = call.sandbox.box.files.grep_batches(call.query.pattern, path=root, limit=_MAX_FOUND)
-    return ManyItems(_each(found, tell))
+    return ManyItems(_each(found, to_wire))
 
 
 @TABLE.add("GET", "/files/search", query=wire.FindQuery, streams=True, answers={200: wire.SearchFilesResponse})
@@ -109,11 +109,11 @@ async def search_files(call: ApiCall) -> ManyItems:
     if not pattern:
         raise bad_request("the pattern is empty")
 
-    async def tell(infos: Sequence[FileInfo]) -> list[str]:
+    async def to_wire(infos: Sequence[FileInfo]) -> list[str]:
         return [_as_asked(call.query.path, root, info.path) for info in infos]
 
     found = call.sandbox.box.files.glob_batches(f"**/{pattern}", path=root, limit=_MAX_FOUND)
-    return ManyItems(_each(found, tell), around=(b'{"files":[', b"]}"))
+    return ManyItems(_each(found, to_wire), around=(b'{"files":[', b"]}"))
 
 
 def _as_asked(asked: str, root: SandboxPath, found: str) -> str:

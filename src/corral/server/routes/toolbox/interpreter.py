@@ -47,14 +47,14 @@ async def create_interpreter_context(call: ApiCall) -> wire.InterpreterContext:
         )
     except (UnknownLanguageError, WorkdirError, BackendUnavailableError) as error:
         raise bad_request(f"{error}") from error
-    return _tell(context)
+    return _to_wire(context)
 
 
 @TABLE.add("GET", "/process/interpreter/context")
 async def list_interpreter_contexts(call: ApiCall) -> wire.ListContextsResponse:
     """List interpreter contexts, without the default one."""
     contexts = await call.sandbox.box.interpreter.contexts()
-    return wire.ListContextsResponse(contexts=[_tell(each) for each in contexts if each.id != DEFAULT_CONTEXT])
+    return wire.ListContextsResponse(contexts=[_to_wire(each) for each in contexts if each.id != DEFAULT_CONTEXT])
 
 
 @TABLE.add("DELETE", "/process/interpreter/context/{id}")
@@ -70,7 +70,7 @@ async def delete_interpreter_context(call: ApiCall) -> dict[str, str]:
     return {"message": f"context {name} deleted"}
 
 
-def _tell(context: ContextInfo) -> wire.InterpreterContext:
+def _to_wire(context: ContextInfo) -> wire.InterpreterContext:
     # `active` is for clients whether it can be used, which it can.
     return wire.InterpreterContext(
         id=context.id,

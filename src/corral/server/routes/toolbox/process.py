@@ -66,7 +66,7 @@ async def execute_command(call: ApiCall) -> Any:
     except InvalidCommandError as error:
         raise bad_request(f"{error}") from error
     refuse_timeout(result, body.timeout)
-    return _tell(ExecuteResponse(exit_code=result.exit_code, result=""), result.output_bytes)
+    return _with_output(ExecuteResponse(exit_code=result.exit_code, result=""), result.output_bytes)
 
 
 @TABLE.add("POST", "/process/code-run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse})
@@ -98,10 +98,12 @@ async def code_run(call: ApiCall) -> Any:
         return CodeRunResponse(exit_code=-1, result=f"{error}")
     refuse_timeout(result, body.timeout)
     artifacts = Artifacts(charts=[dict(chart) for chart in charts]) if charts else None
-    return _tell(CodeRunResponse(exit_code=result.exit_code, result="", artifacts=artifacts), result.output_bytes)
+    return _with_output(
+        CodeRunResponse(exit_code=result.exit_code, result="", artifacts=artifacts), result.output_bytes
+    )
 
 
-def _tell(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
+def _with_output(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
     """The answer with the output: a long one is decoded and encoded as it is sent."""
     if len(output) > SLICE_BYTES:
         return Large(answer, texts={"result": LongText((output,))})

@@ -107,7 +107,7 @@ async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncIterator[list[w
             session = await _attach(call, name)
             size = session.memory_bytes
             call.hold(size)  # the same once more, in the answer
-            yield [wire.Session(session_id=name, commands=[_tell(each) for each in await session.commands()])]
+            yield [wire.Session(session_id=name, commands=[_to_wire(each) for each in await session.commands()])]
         except NotRecordedError:
             _forget(call.sandbox, name)  # deleted in the meantime
             continue
@@ -148,7 +148,7 @@ async def get_session(call: ApiCall) -> wire.Session:
     except NotRecordedError as error:
         _forget(call.sandbox, session.name)
         raise not_found(f"session {session.name!r} not found", code="PROCESS_NOT_FOUND") from error
-    return wire.Session(session_id=session.name, commands=[_tell(command) for command in commands])
+    return wire.Session(session_id=session.name, commands=[_to_wire(command) for command in commands])
 
 
 @TABLE.add("DELETE", "/process/session/{sessionId}", status=204)
@@ -200,7 +200,7 @@ async def _run_to_its_end(call: ApiCall, session: ShellSession, text: str) -> Se
 @TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}")
 async def get_session_command(call: ApiCall) -> wire.Command:
     """Get a command of a session."""
-    return _tell(await _command(await _find(call), call))
+    return _to_wire(await _command(await _find(call), call))
 
 
 @TABLE.add(
@@ -227,14 +227,14 @@ async def _follow(call: ApiCall, session: ShellSession, command_id: str) -> web.
     await socket.open()
     marked = _wants_marks(call)
 
-    async def tell() -> None:
+    async def send_chunks() -> None:
         chunks = session.follow(command_id)
         async with contextlib.aclosing(chunks):  # type: ignore[type-var]  # typed as an iterator
             async for chunk in chunks:
                 await socket.send(chunk.data, mark=_MARKS[chunk.stream] if marked else b"")
 
     try:
-        await socket.converse(tell())
+        await socket.converse(send_chunks())
     except ClientLeftError:
         return socket.response  # the command runs on: it was asked to
     await socket.close()
@@ -266,10 +266,10 @@ async def send_input(call: ApiCall) -> None:
         raise bad_request(f"{error}") from error
 
 
-# -------------------------------------------------------------------------------------------------------------- telling
+# ---------------------------------------------------------------------------------------------------------- wire models
 
 
-def _tell(command: SessionCommand) -> wire.Command:
+def _to_wire(command: SessionCommand) -> wire.Command:
     return wire.Command(id=command.id, command=command.text, exit_code=command.exit_code)
 
 

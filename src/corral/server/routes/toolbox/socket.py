@@ -26,7 +26,7 @@ _BACKLOG_BYTES = 120 * 1024
 """The memory for a client that does not read, besides the socket itself: a piece of a record, and buffers."""
 
 Answer = TypeVar("Answer")
-Hear = Callable[[bytes], Awaitable[None]]
+OnMessage = Callable[[bytes], Awaitable[None]]
 
 
 class ClientLeftError(Exception):
@@ -85,29 +85,29 @@ class Socket:
         if not self._backlog.set(_BACKLOG_BYTES if transport.get_write_buffer_size() > 0 else 0):
             cut_off(transport)  # no close frame: it would wait behind all that the client does not read
 
-    async def converse(self, telling: Coroutine[Any, Any, Answer], *, hear: Hear | None = None) -> Answer:
-        """Run `telling`, and read from the client meanwhile; `hear` gets what it sends, else it is dropped.
+    async def converse(self, work: Coroutine[Any, Any, Answer], *, on_message: OnMessage | None = None) -> Answer:
+        """Run `work`, and read from the client meanwhile; `on_message` gets what it sends, else it is dropped.
 
         Raises:
-            ClientLeftError: the client disconnected first; `telling` was cancelled.
+            ClientLeftError: the client disconnected first; `work` was cancelled.
             Fault: 404, the sandbox ended first.
         """
-        told = asyncio.ensure_future(telling)
-        heard = asyncio.ensure_future(self._read(hear) if hear is None else self._listen(hear))
+        working = asyncio.ensure_future(work)
+        reading = asyncio.ensure_future(self._read(on_message) if on_message is None else self._listen(on_message))
         gone = asyncio.ensure_future(self._call.sandbox.gone.wait())
-        tasks: tuple[asyncio.Future[Any], ...] = (told, heard, gone)
+        tasks: tuple[asyncio.Future[Any], ...] = (working, reading, gone)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
-                return told.result()
-            if heard.done():
-                heard.result()
+            if working.done():
+                return working.result()
+            if reading.done():
+                reading.result()
                 raise ClientLeftError
             raise Fault(404, "sandbox not found: it is gone")
         except asyncio.CancelledError:
             # The connection broke, most likely. What came over it before that has been sent, and is meant.
-            if hear is not None and not self._call.sandbox.gone.is_set() and not self._call.visit.key_ended:
-                await asyncio.wait((heard,), timeout=_LAST_WORDS_SECONDS)
+            if on_message is not None and not self._call.sandbox.gone.is_set() and not self._call.visit.key_ended:
+                await asyncio.wait((reading,), timeout=_LAST_WORDS_SECONDS)
             raise
         finally:
             for task in tasks:
@@ -123,15 +123,15 @@ class Socket:
         data = _content(message.type, message.data)
         if data is None:
             raise ClientLeftError
-        self._let_go(len(data))
+        self._count_handled(len(data))
         return data
 
-    def _let_go(self, *sizes: int) -> None:
+    def _count_handled(self, *sizes: int) -> None:
         """Stop counting messages of these sizes."""
         if self._frames is not None:
-            self._frames.heard(sizes)
+            self._frames.handled(sizes)
 
-    async def _listen(self, hear: Hear) -> None:
+    async def _listen(self, on_message: OnMessage) -> None:
         """Read ahead of a slow listener, so that pings are read as well; only a flood of input stops the reading."""
         inbox: deque[bytes] = deque()
         changed = asyncio.Condition()
@@ -151,8 +151,8 @@ class Socket:
                     changed.notify_all()
                 if not sizes:
                     return
-                await hear(data)
-                self._let_go(*sizes)
+                await on_message(data)
+                self._count_handled(*sizes)
 
         reading = asyncio.ensure_future(self._read(take))
         passing = asyncio.ensure_future(pass_on())
@@ -170,16 +170,16 @@ class Socket:
                 task.cancel()
             await asyncio.gather(passing, reading, return_exceptions=True)
 
-    async def _read(self, hear: Hear | None) -> None:
+    async def _read(self, on_message: OnMessage | None) -> None:
         while True:
             message = await self.response.receive()
             data = _content(message.type, message.data)
             if data is None:
                 return
-            if hear is None:
-                self._let_go(len(data))
+            if on_message is None:
+                self._count_handled(len(data))
             else:
-                await hear(data)
+                await on_message(data)
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Close the websocket, and wait a little for the client's close frame."""

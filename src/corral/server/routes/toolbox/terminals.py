@@ -61,7 +61,7 @@ async def _each(call: ApiCall, found: Sequence[RecordInfo]) -> AsyncIterator[lis
     for info in found:
         with contextlib.suppress(NotRecordedError):  # deleted in the meantime
             terminal = await Terminal.attach(call.sandbox.box, info.name.removeprefix(terminal_prefix))
-            yield [await _tell(call.sandbox, terminal, info)]
+            yield [await _to_wire(call.sandbox, terminal, info)]
 
 
 @TABLE.add("POST", "/process/pty", body=wire.PtyCreateRequest, status=201)
@@ -77,7 +77,7 @@ async def create_pty_session(call: ApiCall) -> wire.PtyCreateResponse:
 @TABLE.add("GET", "/process/pty/{sessionId}")
 async def get_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Get a terminal."""
-    return await _tell(call.sandbox, await _find(call))
+    return await _to_wire(call.sandbox, await _find(call))
 
 
 @TABLE.add("DELETE", "/process/pty/{sessionId}")
@@ -87,7 +87,7 @@ async def delete_pty_session(call: ApiCall) -> dict[str, str]:
     call.sandbox.watched_terminals.discard(terminal.name)
     await terminal.kill()
     # Those who watch learn how it ended from its record, so that goes last.
-    watching = [asyncio.ensure_future(told.wait()) for told in call.sandbox.untold_watchers.get(terminal.name, ())]
+    watching = [asyncio.ensure_future(notified.wait()) for notified in call.sandbox.watchers.get(terminal.name, ())]
     if watching:
         await asyncio.wait(watching, timeout=_TOLD_SECONDS)
         for waiting in watching:
@@ -101,10 +101,10 @@ async def resize_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Resize a terminal."""
     terminal = await _find(call)
     await terminal.resize(rows=call.body.rows, columns=call.body.cols)
-    return await _tell(call.sandbox, terminal)
+    return await _to_wire(call.sandbox, terminal)
 
 
-async def _tell(handle: Handle, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
+async def _to_wire(handle: Handle, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
     try:
         info = await terminal.info(found)
     except NotRecordedError as error:
@@ -193,7 +193,7 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
     except ClientLeftError:
         return socket.response
 
-    async def tell() -> dict[str, Any]:
+    async def send_output() -> dict[str, Any]:
         entries = recorded.entries(since=since)
         async with contextlib.aclosing(entries):  # type: ignore[type-var]  # typed as an iterator
             async for entry in entries:
@@ -204,27 +204,27 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
         raise SandboxGoneError("the sandbox has ended")
 
     async def type_in(data: bytes) -> None:
-        with contextlib.suppress(ExecError):  # the shell has just ended, and its watchers are being told
+        with contextlib.suppress(ExecError):  # the shell has just ended, and its watchers are being notified
             await terminal.write(data)
 
-    told = asyncio.Event()
-    untold = call.sandbox.untold_watchers.setdefault(terminal.name, set())
-    untold.add(told)
+    notified = asyncio.Event()
+    others = call.sandbox.watchers.setdefault(terminal.name, set())
+    others.add(notified)
     try:
-        end = await socket.converse(tell(), hear=type_in)
-        told.set()
-        await _say_end(call, socket, end)
+        end = await socket.converse(send_output(), on_message=type_in)
+        notified.set()
+        await _send_end(call, socket, end)
     except ClientLeftError:
         pass  # the shell stays
     finally:
-        told.set()
-        untold.discard(told)
-        if not untold and call.sandbox.untold_watchers.get(terminal.name) is untold:
-            del call.sandbox.untold_watchers[terminal.name]
+        notified.set()
+        others.discard(notified)
+        if not others and call.sandbox.watchers.get(terminal.name) is others:
+            del call.sandbox.watchers[terminal.name]
     return socket.response
 
 
-async def _say_end(call: ApiCall, socket: Socket, end: Mapping[str, Any]) -> None:
+async def _send_end(call: ApiCall, socket: Socket, end: Mapping[str, Any]) -> None:
     code = int(end.get("exit_code", 0))
     message: dict[str, Any] = {"exitCode": code}
     if (reason := _reason(code, end)) is not None:
