@@ -29,16 +29,18 @@ MAX_LABELS, MAX_ENV = 100, 1000
 
 def refuse_unsupported(wanted: CreateSandbox) -> None:
     """Raises: Fault 501 for features that this server does not support."""
-    for what, asked in (
-        ("volumes", wanted.volumes),
-        ("secrets", wanted.secrets),
-        ("network allow lists", wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url),
-        ("GPUs", wanted.gpu),
-        ("KVM", wanted.kvm),
-        ("linking sandboxes", wanted.linked_sandbox),
-    ):
-        if asked:
-            raise unsupported(what)
+    if wanted.volumes:
+        raise unsupported("volumes")
+    if wanted.secrets:
+        raise unsupported("secrets")
+    if wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url:
+        raise unsupported("network allow lists")
+    if wanted.gpu:
+        raise unsupported("GPUs")
+    if wanted.kvm:
+        raise unsupported("KVM")
+    if wanted.linked_sandbox:
+        raise unsupported("linking sandboxes")
 
 
 def digest_token(given: str | None) -> str | None:
