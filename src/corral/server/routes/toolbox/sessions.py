@@ -22,6 +22,8 @@ from corral.sessions.session import prefix as session_prefix
 
 TABLE = Table("toolbox")
 
+_ONE = "/process/session/{sessionId}"
+_COMMAND = _ONE + "/command/{commandId}"
 ENTRYPOINT = "entrypoint"
 """The session of a sandbox's main program, which our sandboxes do not have."""
 _MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
@@ -55,10 +57,6 @@ async def _read_again(call: ApiCall, name: str) -> ShellSession:
         return await ShellSession.attach(call.sandbox.box, name)
     finally:
         call.account.give_back(_READING_BYTES)
-
-
-def _forget(handle: Handle, name: str) -> None:
-    handle.sessions.pop(name, None)
 
 
 async def _command(session: ShellSession, call: ApiCall) -> SessionCommand:
@@ -109,7 +107,7 @@ async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncIterator[list[w
             call.hold(size)  # the same once more, in the answer
             yield [wire.Session(session_id=name, commands=[_to_wire(each) for each in await session.commands()])]
         except NotRecordedError:
-            _forget(call.sandbox, name)  # deleted in the meantime
+            call.sandbox.sessions.pop(name, None)  # deleted in the meantime
             continue
         call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
 
@@ -139,23 +137,23 @@ async def get_entrypoint_logs(call: ApiCall) -> wire.SessionCommandLogsResponse 
     return socket.response
 
 
-@TABLE.add("GET", "/process/session/{sessionId}")
+@TABLE.add("GET", _ONE)
 async def get_session(call: ApiCall) -> wire.Session:
     """Get a session."""
     session = await _find(call)
     try:
         commands = await session.commands()
     except NotRecordedError as error:
-        _forget(call.sandbox, session.name)
+        call.sandbox.sessions.pop(session.name, None)
         raise not_found(f"session {session.name!r} not found", code="PROCESS_NOT_FOUND") from error
     return wire.Session(session_id=session.name, commands=[_to_wire(command) for command in commands])
 
 
-@TABLE.add("DELETE", "/process/session/{sessionId}", status=204)
+@TABLE.add("DELETE", _ONE, status=204)
 async def delete_session(call: ApiCall) -> None:
     """Delete a session and end everything it started."""
     session = await _find(call)
-    _forget(call.sandbox, call.params["sessionId"])
+    call.sandbox.sessions.pop(call.params["sessionId"], None)
     await session.delete()
 
 
@@ -164,7 +162,7 @@ async def delete_session(call: ApiCall) -> None:
 
 @TABLE.add(
     "POST",
-    "/process/session/{sessionId}/exec",
+    _ONE + "/exec",
     body=wire.SessionExecuteRequest,
     large_body=True,
     answers={200: wire.SessionExecuteResponse, 202: wire.SessionExecuteResponse},
@@ -197,18 +195,14 @@ async def _run_to_its_end(call: ApiCall, session: ShellSession, text: str) -> Se
         raise
 
 
-@TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}")
+@TABLE.add("GET", _COMMAND)
 async def get_session_command(call: ApiCall) -> wire.Command:
     """Get a command of a session."""
     return _to_wire(await _command(await _find(call), call))
 
 
 @TABLE.add(
-    "GET",
-    "/process/session/{sessionId}/command/{commandId}/logs",
-    query=wire.FollowQuery,
-    websocket=True,
-    answers={200: wire.SessionCommandLogsResponse},
+    "GET", _COMMAND + "/logs", query=wire.FollowQuery, websocket=True, answers={200: wire.SessionCommandLogsResponse}
 )
 async def get_session_command_logs(call: ApiCall) -> Large | PlainText | web.StreamResponse:
     """Get a command's log so far; over a websocket, follow it to its end."""
@@ -241,13 +235,7 @@ async def _follow(call: ApiCall, session: ShellSession, command_id: str) -> web.
     return socket.response
 
 
-@TABLE.add(
-    "POST",
-    "/process/session/{sessionId}/command/{commandId}/input",
-    body=wire.SessionSendInputRequest,
-    large_body=True,
-    status=204,
-)
+@TABLE.add("POST", _COMMAND + "/input", body=wire.SessionSendInputRequest, large_body=True, status=204)
 async def send_input(call: ApiCall) -> None:
     """Send input to a running command."""
     session = await _find(call)

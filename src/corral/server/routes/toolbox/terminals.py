@@ -29,6 +29,7 @@ from corral.sessions.terminal import prefix as terminal_prefix
 
 TABLE = Table("toolbox")
 
+_ONE = "/process/pty/{sessionId}"
 EXIT_CONTROL = "X-Daytona-Pty-Exit-Control"
 _ENVS = "X-Daytona-Pty-Envs~"
 _MAX_ENVS_BYTES = 64 * 1024
@@ -74,13 +75,13 @@ async def create_pty_session(call: ApiCall) -> wire.PtyCreateResponse:
     return wire.PtyCreateResponse(session_id=terminal.name)
 
 
-@TABLE.add("GET", "/process/pty/{sessionId}")
+@TABLE.add("GET", _ONE)
 async def get_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Get a terminal."""
     return await _to_wire(call.sandbox, await _find(call))
 
 
-@TABLE.add("DELETE", "/process/pty/{sessionId}")
+@TABLE.add("DELETE", _ONE)
 async def delete_pty_session(call: ApiCall) -> dict[str, str]:
     """Delete a terminal and end everything that runs in it."""
     terminal = await _find(call)
@@ -96,7 +97,7 @@ async def delete_pty_session(call: ApiCall) -> dict[str, str]:
     return {"message": f"terminal {terminal.name} deleted"}
 
 
-@TABLE.add("POST", "/process/pty/{sessionId}/resize", body=wire.PtyResizeRequest)
+@TABLE.add("POST", _ONE + "/resize", body=wire.PtyResizeRequest)
 async def resize_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Resize a terminal."""
     terminal = await _find(call)
@@ -168,7 +169,7 @@ async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
     return await _watch(call, socket, terminal)
 
 
-@TABLE.add("GET", "/process/pty/{sessionId}/connect", websocket=True, answers={})
+@TABLE.add("GET", _ONE + "/connect", websocket=True, answers={})
 async def connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Connect to a terminal."""
     socket = Socket(call, protocols=_echoed(call))
