@@ -1,5 +1,5 @@
-"""The server is killed at every labelled step of whatever changes a sandbox. What a client was told of is there again,
-and of the rest nothing stays."""
+"""The server is killed at every labelled step of every change of a sandbox. What a client was told of is there again,
+and nothing else is left."""
 
 import http.client
 import json
@@ -271,7 +271,7 @@ def test_killed_at_a_step(place: Place, name: str, moment: str) -> None:
     place.use(place.witness)
     for left in place.snapshots():
         place.ask("DELETE", f"/snapshots/{left}")
-    for left in place.sandboxes():  # last, because whoever ends one waits for its turn to empty the trash
+    for left in place.sandboxes():  # last, because a deletion waits for its turn to empty the trash
         place.ask("DELETE", f"/sandbox/{left}")
     more = watch_differences(before, place.stock)
     assert not more, list_descendants(os.getpid(), without=place.others)

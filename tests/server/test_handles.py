@@ -1,4 +1,4 @@
-"""Handles that the server no longer uses are closed, whoever was faster: each holds a connection and descriptors."""
+"""Handles that the server no longer uses are closed, also after a race: each holds a connection and descriptors."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -164,7 +164,7 @@ async def test_what_takes_long_leaves_room_for_others_after_each_piece() -> None
             turns.call(key, lambda: work(key, left - 1))
 
     turns.call("many", lambda: work("many", 10), at_once=True)
-    assert order == ["many"], "at once, as long as nobody waits"
+    assert order == ["many"], "at once, as long as no call waits"
     turns.call("one", lambda: work("one", 0), at_once=True)
     assert order == ["many"], "the time of this round is over"
     while len(order) < 12:

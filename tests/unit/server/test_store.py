@@ -14,13 +14,13 @@ from corral.server.store.migrations import MIGRATIONS
 from corral.server.store.rows import Organisation, Sandbox, load_all
 
 
-def make_row(database: Database, **wishes: object) -> Sandbox:
+def make_row(database: Database, **options: object) -> Sandbox:
     if not load_all(Organisation, database):
         Organisation(id="o", name="team", created_at=1.0).save(database)
     given: dict[str, object] = {
         "id": "s", "organisation_id": "o", "name": "n", "user": "u", "env": {}, "labels": {}, "target": "t", "cpu": 1,
         "memory": 1, "disk": 1, "state": "started", "desired_state": "started", "auto_stop": 0, "auto_archive": 0,
-        "auto_delete": -1, **wishes,
+        "auto_delete": -1, **options,
     }  # fmt: skip
     return Sandbox(**given)  # type: ignore[arg-type]
 
