@@ -1,4 +1,4 @@
-"""Every route and websocket: without a key, with an invalid one, with another organisation's, and with too few scopes."""
+"""Every route and websocket: with no key, an invalid one, another organisation's, and one with too few scopes."""
 
 import time
 from pathlib import Path
