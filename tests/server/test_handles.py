@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from corral.backends.memory.backend import MemoryBackend
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError
+from corral.server.deadlines import Sweeper
 from corral.server.living import Handle, LivingSandbox
 from corral.server.resting import rested
 from server.conftest import InProcess
@@ -107,3 +109,28 @@ async def test_a_stop_that_fails_closes_the_handle(
     assert sandbox.row.state == "started"
     async with in_process.server.sandboxes.use(sandbox.id, organisation_id=None) as handle:
         assert await handle.box.is_alive()
+
+
+async def test_a_sandbox_whose_creation_fails_and_can_not_be_undone_is_deleted_later(
+    in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, sandboxes = in_process.server.backend, in_process.server.sandboxes
+    assert isinstance(backend, MemoryBackend)
+    detach = AsyncSandbox.detach
+
+    async def fail_after_detaching(box: AsyncSandbox) -> str:
+        await detach(box)
+        raise BackendUnavailableError("the backend does not answer")
+
+    async def fail(box: AsyncSandbox) -> None:
+        raise BackendUnavailableError("the backend does not answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(AsyncSandbox, "detach", fail_after_detaching)
+        broken.setattr(AsyncSandbox, "kill", fail)
+        headers = in_process.headers()
+        async with in_process.session.post(in_process.url + "/sandbox", json={}, headers=headers) as answer:
+            assert answer.status == 503
+    assert (backend.count_living(), [each.row.intent for each in sandboxes]) == (1, ["create"])
+    await Sweeper(in_process.server.lifecycle, seconds=3600).look()
+    assert (backend.count_living(), len(sandboxes)) == (0, 0)

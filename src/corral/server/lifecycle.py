@@ -174,10 +174,10 @@ class Lifecycle:
                 sandbox.turn("started")
                 steps.reached("create:acknowledged")
             except BaseException:
-                if box is not None:
-                    with contextlib.suppress(CorralError):
-                        await box.kill()
                 sandbox.forget_handle()
+                if box is not None:
+                    async with contextlib.aclosing(box):
+                        await self.end_at_backend(sandbox, box)  # if this fails, the row stays, for the sweeper
                 self.sandboxes.remove(sandbox)
                 raise
         return sandbox

@@ -130,11 +130,11 @@ def test_a_request_is_known_by_its_token_after_a_restart(tmp_path: Path) -> None
     row = make_row(database, request_token="t")
     Sandboxes(database, MemoryBackend()).add(row)
     sandboxes = Sandboxes(database, MemoryBackend())
-    known = sandboxes.made_by("t", organisation_id="o")
+    known = sandboxes.created_by("t", organisation_id="o")
     assert known is not None
     assert known.row == row
-    assert sandboxes.made_by("t", organisation_id="another") is None
-    assert sandboxes.made_by("", organisation_id="o") is None
+    assert sandboxes.created_by("t", organisation_id="another") is None
+    assert sandboxes.created_by("", organisation_id="o") is None
     sandboxes.remove(known)
-    assert sandboxes.made_by("t", organisation_id="o") is None
+    assert sandboxes.created_by("t", organisation_id="o") is None
     database.close()
