@@ -107,10 +107,6 @@ def _slices_of_text(text: LongText) -> Iterator[bytes]:
     yield b'"'
 
 
-def _decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    return (part.encode() for part in _texts(pieces))
-
-
 def _texts(pieces: Iterable[bytes]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
@@ -162,7 +158,7 @@ async def send(
     if isinstance(answer, Large):
         status, content = answer.status, _as_async(joined(slices(answer.model, answer.texts)))
     elif isinstance(answer, PlainText):
-        kind, content = "text/plain; charset=utf-8", _as_async(joined(_decoded(answer.pieces)))
+        kind, content = "text/plain; charset=utf-8", _as_async(joined(part.encode() for part in _texts(answer.pieces)))
     else:
         content = _slices_of_batches(answer)
     async with contextlib.aclosing(content):

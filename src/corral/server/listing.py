@@ -56,7 +56,8 @@ def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], s
     if len(found) <= len(page):
         return page, None
     last = page[-1]
-    return page, _write_cursor(Cursor(sort=query.sort, order=query.order, value=value_of(last), id=last.id))
+    cursor = Cursor(sort=query.sort, order=query.order, value=value_of(last), id=last.id)
+    return page, base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
 
 def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sandbox], int]:
@@ -66,10 +67,6 @@ def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sa
     found.sort(key=lambda row: (value_of(row), row.id), reverse=query.order == "desc")
     begin = (query.page - 1) * query.limit
     return found[begin : begin + query.limit], len(found)
-
-
-def _write_cursor(cursor: Cursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
 
 def _read_cursor(query: ListQuery) -> tuple[Any, str]:
