@@ -1,13 +1,13 @@
-"""What keeps one key from making others wait: a rate, turns in the event loop, and a budget of memory for each.
+"""Fairness between keys: a rate, turns in the event loop, and a budget of memory for each.
 
-Budget: what a call is about to hold, it reserves: a body before it is read, a stream's buffers before it begins. That
-waits a while for other calls of the same key, and then it is a 429. A call never waits while it holds something that
-another one waits for: it reserves once, at its beginning.
+A call reserves the memory that it is going to need: for a body before it is read, for a stream's buffers before it
+starts. It waits a while for other calls of the same key, and then it is answered with 429. It reserves once, at its
+start, so that it never waits while it holds memory that another call waits for.
 
-What a program prints is taken as it is printed. When three quarters of the limit are used, the program is held back
-until other calls of the key have ended. All of them could wait for each other, so one of them, the first in the queue,
-has the last quarter and as much again beyond the limit: with the defaults that is enough for 10 MB, whatever the others
-hold. When nothing has moved for a while, programs run on, and their output is cut in the middle.
+The output of a program is counted as it is printed. When three quarters of the limit are used, the program is held back
+until other calls of the key have ended. All of them could wait for each other, so the first in the queue gets the last
+quarter and as much again beyond the limit: with the defaults that is enough for 10 MB, however much the others hold.
+When no program has got memory for a while, they run on, and their output is cut in the middle.
 Other things that grow (a frame that comes in pieces) never wait: their socket is closed.
 """
 
@@ -139,7 +139,7 @@ class _Key:
     """When a program last got memory for what it prints. What other calls give back does not count: a client that
     polls would keep its programs waiting for ever."""
     is_watched: bool = False
-    """Whether a check for questions that wait in vain is scheduled."""
+    """Whether a check for questions that have waited too long is scheduled."""
 
     def has_room(self, count: int, *, printed_by: Account | None = None) -> bool:
         limit, quarter = self.limit_bytes, self.limit_bytes // 4

@@ -8,7 +8,7 @@ import msgspec
 
 from corral.server.wire.base import Model, Query
 
-# A path inside, as a client gives it; what the kernel would refuse anyway is refused at the door.
+# A path inside, as a client sends it; what the kernel would refuse is refused before.
 PathText = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10**7)]

@@ -12,7 +12,7 @@ LOG_FORMAT = "%H%x1f%an%x1f%ae%x1f%aI%x1f%B"
 _MOST_ENTRIES = 20_000
 """In what git prints: all others wait while it is parsed. With names of usual length, its output is bounded sooner."""
 ENTRY_BYTES = 256
-"""What an entry takes that has been parsed, beside the output itself."""
+"""The memory of a parsed entry, besides the output itself."""
 
 _WORDS: dict[str, StatusWord] = {
     ".": "Unmodified",

@@ -93,7 +93,7 @@ async def execute_interpreter_code(call: ApiCall) -> web.StreamResponse:
         run = await _receive(socket)
         code, reason = await socket.converse(_run(call, socket, run))
     except ClientLeftError:
-        return socket.response  # the run was interrupted: it is not meant to go on without its client
+        return socket.response  # the run was interrupted: it does not go on without its client
     except (Fault, InvalidCommandError) as error:
         code, reason = REFUSED, str(error)
     await socket.close(code, reason)

@@ -50,12 +50,12 @@ async def execute_command(call: ApiCall) -> Any:
     if "\0" in body.command:
         raise bad_request("the command contains a NUL character")
     folder = handle.resolve(body.cwd or ".")
-    argv, beside, stdin = _shell_call(body.command)
+    argv, variables, stdin = _shell_call(body.command)
     try:
         result = await handle.box.exec(
             argv,
             cwd=folder,
-            env={**handle.environment(body.envs), **beside},
+            env={**handle.environment(body.envs), **variables},
             stdin=stdin,
             user=handle.program_user,
             timeout=body.timeout or None,

@@ -105,7 +105,7 @@ class Socket:
                 raise ClientLeftError
             raise Fault(404, "sandbox not found: it is gone")
         except asyncio.CancelledError:
-            # The connection broke, most likely. What came over it before that has been sent, and is meant.
+            # Most likely the connection broke. What the client has sent before is still passed on.
             if on_message is not None and not self._call.sandbox.gone.is_set() and not self._call.visit.key_ended:
                 await asyncio.wait((reading,), timeout=_LAST_WORDS_SECONDS)
             raise
@@ -159,7 +159,7 @@ class Socket:
         try:
             await asyncio.wait((passing, reading), return_when=asyncio.FIRST_COMPLETED)
             if not passing.done():
-                # The client has left; what it sent before that is still meant.
+                # The client has disconnected; what it sent before is still passed on.
                 async with changed:
                     changed.notify_all()
                 await asyncio.wait((passing,), timeout=_LAST_WORDS_SECONDS)
