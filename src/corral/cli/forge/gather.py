@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -20,15 +20,30 @@ from click.core import ParameterSource
 from corral.cli import options
 from corral.cli.forge.runs import find_run
 from corral.errors import CorralError, RunFolderError, SandboxGoneError, SpecError
-
-if TYPE_CHECKING:
-    from corral.forge.candidate import Candidate
-    from corral.forge.consent import Granted, Permission
-    from corral.forge.contestfile import ContestFile
-    from corral.forge.judge.judge import Judge
-    from corral.forge.runfolder import Run
-    from corral.forge.settings import Settings
-    from corral.protocol import Backend
+from corral.forge.candidate import Candidate, as_candidates
+from corral.forge.consent import (
+    SAFE_BACKEND,
+    TRUST,
+    Granted,
+    Permission,
+    flags_for,
+    permission_for_backend,
+    permissions_of_candidates,
+    permissions_of_contest,
+    permissions_of_run,
+    refuse,
+    show,
+)
+from corral.forge.contestfile import NAME, ContestFile, find_contest_file, read_contest_file
+from corral.forge.definition import rebuild_candidates, rebuild_settings
+from corral.forge.judge.judge import Judge
+from corral.forge.judgefile import find_judge, recognise_judge
+from corral.forge.runfolder import Run
+from corral.forge.service import DOTENV, describe_service, find_lack, find_service, open_service
+from corral.forge.settings import Settings
+from corral.forge.shipped import OBJECTIVE, find_scripts
+from corral.protocol import Backend
+from corral.spec import NetworkPolicy, Resources, parse_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +108,6 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         SpecError, RunFolderError: invalid values, and permissions that no flag grants.
         click.UsageError: arguments that exclude each other.
     """
-    from corral.forge.contestfile import read_contest_file
-    from corral.forge.shipped import OBJECTIVE, find_scripts
 
     names, told = _find_objective(names, flags)
     artifacts = flags["artifacts"]
@@ -109,15 +122,11 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     granted = _read_granted(flags)
     backend, permissions = _name_backend(flags, contest, resumed)
     if contest is not None:
-        from corral.forge.consent import permissions_of_contest
-
         candidates = _equip(contest.candidates, flags)
         permissions += permissions_of_contest(contest, candidates, granted, judge=not flags["judge"])
     elif names:
         candidates = _equip(_from_names(names), flags)
     elif resumed is not None:
-        from corral.forge.consent import permissions_of_run
-
         candidates = ()
         permissions += permissions_of_run(resumed.definition, granted)
     else:
@@ -126,8 +135,6 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         judge = judge or "rubric"  # whatever the objective: these scripts write a list of events
     notes = _ask(permissions, flags, contest, resumed)
     if not candidates and resumed is not None:
-        from corral.forge.definition import rebuild_candidates
-
         candidates = rebuild_candidates(resumed.definition, flags.env)
     objective = told or (contest.objective if contest is not None else None)
     objective = objective or (resumed.objective if resumed is not None else usual)
@@ -163,7 +170,6 @@ def _ask(
     permissions: list[Permission], flags: Flags, contest: ContestFile | None, resumed: Run | None
 ) -> tuple[str, ...]:
     """Refuse permissions that files ask for, unless `--trust` grants them. Gives what to print about them."""
-    from corral.forge.consent import refuse, show
 
     who = ".env in this folder"
     if contest is not None:
@@ -176,8 +182,6 @@ def _ask(
 
 
 def _read_granted(flags: Flags) -> Granted:
-    from corral.forge.consent import Granted
-    from corral.spec import NetworkPolicy
 
     network = flags["network"]
     return Granted(
@@ -192,14 +196,6 @@ def _again(
     flags: Flags,
 ) -> tuple[str, ...]:  # fmt: skip
     """The folder grants nothing by itself, so what it needs is given as flags."""
-    from corral.forge.consent import (
-        SAFE_BACKEND,
-        TRUST,
-        Granted,
-        flags_for,
-        permission_for_backend,
-        permissions_of_candidates,
-    )
 
     words: list[str] = []
     if judge is not None and ":" in judge:
@@ -219,7 +215,6 @@ def _again(
 
 
 def _find_file(names: Sequence[str], *, resumed: bool) -> Path | None:
-    from corral.forge.contestfile import NAME, find_contest_file
 
     if not names:
         here = Path(NAME)
@@ -233,7 +228,6 @@ def _find_file(names: Sequence[str], *, resumed: bool) -> Path | None:
 
 
 def _from_names(names: Sequence[str]) -> tuple[Candidate, ...]:
-    from corral.forge.candidate import as_candidates
 
     for name in names:
         if name.startswith("git+") or Path(name).exists():
@@ -263,7 +257,6 @@ def _name_backend(
     flags: Flags, contest: ContestFile | None, resumed: Run | None
 ) -> tuple[str | Backend, list[Permission]]:
     """The backend, and the permissions that a file needs for it."""
-    from corral.forge.consent import SAFE_BACKEND, Permission, permission_for_backend
 
     permissions: list[Permission] = []
     chosen: str | Backend | None = None
@@ -291,8 +284,6 @@ def _name_backend(
             permissions.append(permission_for_backend(wanted))
     chosen = chosen or SAFE_BACKEND
     if chosen == "daytona":
-        from corral.forge.service import DOTENV, find_lack, find_service
-
         service = None if flags["daytona"] and find_lack() else find_service()
         if service is not None and service.source == DOTENV and service.api_url is not None:
             permissions.append(Permission(f"address {service.url} (in .env)"))
@@ -302,7 +293,6 @@ def _name_backend(
 def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, tuple[str, ...]]:
     if chosen != "daytona":
         return chosen, ()
-    from corral.forge.service import describe_service, find_lack, open_service
 
     lack = find_lack() if flags["daytona"] else None
     if lack is not None:
@@ -326,7 +316,6 @@ async def _find_fault(backend: Backend) -> str | None:
 
 
 def _find_judge(name: str | None, contest: ContestFile | None, resumed: Run | None) -> Judge:
-    from corral.forge.judgefile import find_judge, recognise_judge
 
     if name is not None:
         return find_judge(name, folder=contest.path.parent if contest is not None and name == contest.judge else None)
@@ -336,9 +325,6 @@ def _find_judge(name: str | None, contest: ContestFile | None, resumed: Run | No
 
 
 def _settings(flags: Flags, contest: ContestFile | None, resumed: Run | None) -> Settings:
-    from corral.forge.definition import rebuild_settings
-    from corral.forge.settings import Settings
-    from corral.spec import Resources, parse_size
 
     base = rebuild_settings(resumed.definition) if resumed is not None and contest is None else Settings()
     if contest is not None:

@@ -202,21 +202,16 @@ def _ended_as_by_hand() -> Iterator[list[int]]:
 async def _run(
     contest: Contest, request: Gathered, view: View, run_id: str, folder: Path, *, watched: bool
 ) -> ContestResult:
-    if not watched:
-        async with view.shown():
-            return await _begin(contest, request, run_id)
     from corral.forge.watch import WatchServer
 
-    async with WatchServer(folder) as server:
-        note(f"to watch: {server.url}")
-        async with view.shown():
-            return await _begin(contest, request, run_id)
-
-
-async def _begin(contest: Contest, request: Gathered, run_id: str) -> ContestResult:
-    if request.resumed is not None:
-        return await contest.run(resume=request.resumed.path)
-    return await contest.run(run_id=run_id)
+    async with contextlib.AsyncExitStack() as stack:
+        if watched:
+            server = await stack.enter_async_context(WatchServer(folder))
+            note(f"to watch: {server.url}")
+        await stack.enter_async_context(view.shown())
+        if request.resumed is not None:
+            return await contest.run(resume=request.resumed.path)
+        return await contest.run(run_id=run_id)
 
 
 def _was_begun(folder: Path) -> bool:
