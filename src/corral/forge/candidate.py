@@ -39,7 +39,7 @@ class Needs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A participant of a contest. Most are made by one of the class methods."""
+    """A participant of a contest. Usually created by one of the class methods."""
 
     source: Source
     id: str = ""

@@ -24,7 +24,6 @@ from corral.forge.calling import is_async
 from corral.forge.git import GIT, git_environment, run_git
 
 if TYPE_CHECKING:
-    from corral.client.sandbox import AsyncSandbox
     from corral.client.sync import Sandbox
 
 OBJECTIVE = "{objective}"
@@ -46,7 +45,7 @@ class ScriptSource:
 
     path: Path
     name: str = ""
-    """Its name inside; without one, its own."""
+    """Its name inside the sandbox; by default its own."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
@@ -227,14 +226,10 @@ class AgentSource:
         called = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         name = f"{getattr(self.function, '__module__', '?')}.{called}"
         try:
-            source: str | None = inspect.getsource(self.function)
+            digest: str | None = hashlib.sha256(inspect.getsource(self.function).encode()).hexdigest()
         except (OSError, TypeError):
-            source = None
-        return {
-            "kind": "agent",
-            "name": name,
-            "sha256": hashlib.sha256(source.encode()).hexdigest() if source else None,
-        }
+            digest = None
+        return {"kind": "agent", "name": name, "sha256": digest}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
         """An empty folder that it may use."""

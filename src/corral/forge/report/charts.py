@@ -1,6 +1,6 @@
-"""Charts as SVG, drawn here: no library, no script, and colours that follow the reader's light or dark.
+"""Charts as SVG, without a library or a script. Colours follow the reader's light or dark mode.
 
-How a mark looks follows from its `kind` alone, by shape as well as by colour, so no reader has to tell hues apart.
+The `kind` of a mark decides its shape as well as its colour, so no reader has to tell hues apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from corral.forge.pages.text import clean_line, escape
 _WIDTH, _HEIGHT = 560.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 20.0, 14.0, 46.0
 _LOG_ABOVE = 30.0
-"""Values that lie further apart than this, one through the other, are drawn on a logarithmic axis."""
+"""If the largest value is more than this many times the smallest, the axis is logarithmic."""
 _MAX_LABELS = 24
 _MAX_ROWS = 40
 _ROW_HEIGHT = 30.0
@@ -79,7 +79,7 @@ def make_axis(values: Sequence[float], *, start: float, end: float, binary: bool
     bottom = min(positive, default=top)
     if positive and top / bottom > _LOG_ABOVE:
         ticks = _log_ticks(bottom, top, 2.0 if binary else 10.0)
-        return Axis(ticks[0], ticks[-1], start, end, log=True, ticks=_thinned(ticks))
+        return Axis(ticks[0], ticks[-1], start, end, log=True, ticks=ticks[:: math.ceil(len(ticks) / 7)])
     unit = step_base ** math.floor(math.log(top, step_base)) if binary else 1.0
     ticks = tuple(tick * unit for tick in _linear_ticks(top / unit))
     return Axis(0.0, ticks[-1], start, end, ticks=ticks)
@@ -94,11 +94,6 @@ def _linear_ticks(top: float) -> tuple[float, ...]:
 def _log_ticks(bottom: float, top: float, base: float) -> tuple[float, ...]:
     first, last = math.floor(math.log(bottom, base)), math.ceil(math.log(top, base))
     return tuple(base**power for power in range(first, max(last, first + 1) + 1))
-
-
-def _thinned(ticks: tuple[float, ...]) -> tuple[float, ...]:
-    stride = math.ceil(len(ticks) / 7)
-    return ticks[::stride]
 
 
 def draw_scatter(
@@ -195,7 +190,7 @@ def _mark(kind: MarkKind, x: float, y: float, candidate: str, note: str) -> str:
 
 
 def _labels(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[str]:
-    """Names beside the points, where there is room; a point without its name still tells it when pointed at."""
+    """Names beside the points, where there is room. Each point also has its name as a tooltip."""
     places = [(x_axis.at(mark.x), y_axis.at(mark.y)) for mark in marks]
     taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
     parts: list[str] = []
@@ -235,7 +230,7 @@ def _axis_titles(x_label: str, y_label: str) -> str:
 
 
 def _tick(text: str) -> str:
-    """Without digits that say nothing: 10.0 s is 10 s."""
+    """Without trailing zeros: 10.0 s is 10 s."""
     return escape(re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " "))
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from corral.forge.outcome import UNFINISHED
 from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.text import escape, show_seconds, show_size
 from corral.forge.report.parts import bar, line, name
 
-_GOOD = frozenset({"ok"})
-
 
 def write_banner(overview: Overview) -> str:
-    """The result, before anything else."""
+    """The winner, a tie, or why there is no winner."""
     winners = overview.winners
     if len(winners) == 1:
         return _banner("won", "Winner", name(winners[0].name), _why_won(overview, winners[0]))
     if winners:
         names = " and ".join(name(row.name) for row in winners)
-        total = winners[0].total
-        return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place" + _with_points(total))
+        points = "" if winners[0].total is None else f" with {winners[0].total:.1f} points"
+        return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place{points}")
     if overview.state != "finished" and not any(row.standing for row in overview.rows):
         word = "was interrupted" if overview.state == "interrupted" else "has not ended"
         return _banner(
@@ -32,10 +31,6 @@ def _banner(kind: str, over: str, headline: str, below: str) -> str:
         f'<section class="banner {kind}" aria-label="Result"><p class="over">{over}</p>'
         f'<p class="headline">{headline}</p><p class="below">{below}</p></section>'
     )
-
-
-def _with_points(total: float | None) -> str:
-    return "" if total is None else f" with {total:.1f} points"
 
 
 def _why_won(overview: Overview, row: CandidateRow) -> str:
@@ -136,7 +131,5 @@ def _time(row: CandidateRow) -> str:
 
 def chip(outcome: str) -> str:
     """The outcome as a coloured label."""
-    kind = "good" if outcome in _GOOD else "bad"
-    if outcome in ("not run", "cancelled", "infrastructure"):
-        kind = "none"
+    kind = "good" if outcome == "ok" else "none" if outcome in {"not run", *UNFINISHED} else "bad"
     return f'<span class="chip {kind}">{escape(outcome)}</span>'
