@@ -54,7 +54,7 @@ def end_at_exit() -> None:
         if cache.pid != os.getpid():
             continue
         for entry in cache.list_living():
-            if not isinstance(entry.backend, EndsNow):
+            if not isinstance(entry.lent.backend, EndsNow):
                 continue
             with contextlib.suppress(CancelledError, NotYetError):
                 if entry.making.exception(timeout=_MAKING_SECONDS) is not None:
@@ -63,8 +63,8 @@ def end_at_exit() -> None:
             if box is None:
                 continue
             try:
-                entry.backend.end_now(box.id)
-            except Exception as error:  # noqa: BLE001 - the next one must have its turn, and the id must be told
+                entry.lent.backend.end_now(box.id)
+            except Exception as error:  # noqa: BLE001 - the others must be deleted as well, and the log must have the id
                 log.warning("sandbox %s could not be deleted at exit: %s", box.id, type(error).__name__)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 MAX_CHARACTERS = 256 * 1024
@@ -111,9 +111,7 @@ def find_events(text: str, *, year: int) -> list[FoundEvent]:
             if not event.url and (block.level == 1 or not find_date("\n".join(block.lines), year=year)):
                 continue
         elif event.date is None and section is not None and event.url:
-            event = FoundEvent(
-                title=event.title, date=section, url=event.url, url_is_good=event.url_is_good, text=event.text
-            )
+            event = replace(event, date=section)
         if event.date is not None or event.url:
             events.append(event)
     return events

@@ -184,12 +184,11 @@ def _round(row: CandidateRow, attempt: Attempt) -> str:
 
 def write_manifest(overview: Overview, embedded: Embedded) -> str:
     """Every file that was taken out with its hash, and what was not taken."""
-    files: list[tuple[CandidateRow, Attempt, ArtifactFile | Refused]] = [
-        (row, attempt, file)
-        for row in overview.rows
-        for attempt in row.attempts
-        for file in (*attempt.artifacts, *attempt.refused)
-    ]
+    files: list[tuple[CandidateRow, Attempt, ArtifactFile | Refused]] = []
+    for row in overview.rows:
+        for attempt in row.attempts:
+            files += [(row, attempt, file) for file in attempt.artifacts]
+            files += [(row, attempt, file) for file in attempt.refused]
     if not files:
         return '<p class="remark">No artifacts were taken.</p>'
     rows = "".join(_manifest_row(row, attempt, file) for row, attempt, file in files[:_MAX_MANIFEST_ROWS])
