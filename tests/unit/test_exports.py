@@ -137,4 +137,4 @@ def test_importing_executes_nothing() -> None:
         "import sys, corral; print([name for name in sys.modules if name.startswith(('corral.', 'click', 'asyncio'))])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "['corral.exports']\n"
+    assert done.stdout == "['corral.client', 'corral.client.exports']\n"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from corral.exports import load_lazily
+from corral.client.exports import load_lazily
 
 if TYPE_CHECKING:
     from corral.adapters.pydantic_ai.capability import ConsoleCapability as ConsoleCapability
