@@ -126,7 +126,7 @@ class Cache:
         self._lose(min(free, key=lambda entry: entry.used), "made room for another")
 
     def _lose(self, entry: Entry, why: str) -> None:
-        """With the lock held. It is deleted, and the next caller of its key is told that its sandbox is a new one."""
+        """With the lock held. Delete it; the next `take` of its key logs that the sandbox is a new one."""
         self._condemn(entry)
         self._losses[entry.key] = f"{why} ({entry.box.id if entry.box else 'never created'})"
         while len(self._losses) > _REMEMBERED_LOSSES:

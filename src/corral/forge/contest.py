@@ -41,7 +41,7 @@ from corral.protocol import Backend
 from corral.spec import Lifetime, NetworkPolicy, Spec
 
 MAX_OBJECTIVE_BYTES = 100_000
-"""The objective is an argument of a command, and Linux takes none of more than 128 KiB."""
+"""The objective is an argument of a command, which Linux limits to 128 KiB."""
 _LOCAL_BACKENDS = ("embedded", "docker", "memory")
 _BASE_SECONDS = 3600.0
 
@@ -275,7 +275,7 @@ class _ContestRun:
             )
         processors = list_processors() if self._settings.pin else []
         slots = Slots(self._jobs, processors)
-        # So many sandboxes at once: those that run, as many that are ready, and one whose artifacts are collected.
+        # Sandboxes at once: those that run, as many that are ready, and one whose artifacts are being collected.
         alive = asyncio.Semaphore(2 * self._jobs + 1)
 
         async def make(turn: Turn) -> None:

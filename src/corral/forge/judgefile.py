@@ -56,7 +56,7 @@ def recognise_judge(description: Mapping[str, Any]) -> Judge:
 def _load(file: Path) -> Any:
     if not file.is_file():
         raise SpecError(f"no such file: {str(file)!r}", hint="a judge is given as FILE.py:NAME")
-    # A name of its own for each file: two may be called judge.py.
+    # Each file gets its own module name: two may be called judge.py.
     name = f"corral_judge_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None

@@ -107,7 +107,7 @@ class GitSource:
     ref: str = "HEAD"
     argv: tuple[str, ...] = ()
     commit: str = field(default="", init=False)
-    """Resolved when the candidate is made: a branch may move later."""
+    """Resolved when the candidate is created: a branch may move later."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
@@ -206,8 +206,8 @@ class SyncSeat:
 class AgentSource:
     """A function that drives an agent. It runs in this process, and gets a sandbox for what the agent does.
 
-    An async function gets a `Seat`, a plain one a `SyncSeat` in a thread of its own: objective, sandbox, the path that
-    the artifact has to have, and `log()`. An exception counts as the candidate's crash.
+    An async function gets a `Seat`; a plain one runs in a thread and gets a `SyncSeat`. Both have the objective, the
+    sandbox, the path of the artifact, and `log()`. An exception counts as the candidate's crash.
     """
 
     function: Callable[[Seat], Awaitable[object]] | Callable[[SyncSeat], object]

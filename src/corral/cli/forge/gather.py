@@ -48,7 +48,7 @@ from corral.spec import NetworkPolicy, Resources, parse_size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """Everything that `Contest` is made of."""
+    """The arguments of `Contest`, and what to print."""
 
     candidates: tuple[Candidate, ...]
     objective: str
@@ -132,7 +132,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     else:
         candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
         usual = OBJECTIVE
-        judge = judge or "rubric"  # whatever the objective: these scripts write a list of events
+        judge = judge or "rubric"  # for any objective: these scripts write a list of events
     notes = _ask(permissions, flags, contest, resumed)
     if not candidates and resumed is not None:
         candidates = rebuild_candidates(resumed.definition, flags.env)

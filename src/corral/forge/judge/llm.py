@@ -28,9 +28,9 @@ _MAX_REASON_CHARACTERS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LLMScore(RoundScore):
-    """A model gives the points, blind: it is not told whose work it sees.
+    """A model gives the points, blind: the prompt does not name the candidate.
 
-    With `times` it is asked so often, and the median counts.
+    With `times` it is asked that often, and the median counts.
     """
 
     ask: Ask = field(kw_only=False)

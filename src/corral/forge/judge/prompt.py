@@ -23,7 +23,7 @@ _MAX_TRIES = 200
 
 
 def show(work: Work, *, max_characters: int = MAX_CHARACTERS, max_bytes: int = MAX_BYTES) -> str:
-    """An artifact as text, bounded, with the names of the files beside it. It does not say which candidate made it."""
+    """An artifact as text, bounded, with the names of the other files. It does not name the candidate."""
     try:
         content, whole = work.read_start(max_bytes=max_bytes)
     except OSError:
@@ -49,7 +49,7 @@ def show(work: Work, *, max_characters: int = MAX_CHARACTERS, max_bytes: int = M
 
 
 def fence(*texts: str) -> tuple[str, ...]:
-    """Each text between two lines of its own that it can't contain."""
+    """Each text between two lines that it can't contain."""
     found: list[str] = []
     for text in texts:
         while (word := secrets.token_hex(12)) in text:

@@ -85,7 +85,7 @@ def list_work(entry: Entry) -> list[Work]:
 
 
 def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
-    """A function's name and the hash of its source, where that can be found. Values that it holds are not included."""
+    """A function's name and the hash of its source, if that is available. Values in its closure are not included."""
     named = function if hasattr(function, "__qualname__") else type(function)
     name = f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
     try:

@@ -17,7 +17,7 @@ _ESCAPE_SEQUENCE = re.compile(
 )
 _OPEN_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)?\Z")
 _MAX_OPEN = 4096
-"""A sequence that is not closed within so many characters is treated as text."""
+"""A sequence that is not closed within this many characters is treated as text."""
 _TO_CHECK = re.compile(
     r"[^\n\t -~\u00a1-\u00ac\u00ae-\u02ff\u0370-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u4e00-\u9fff]"
 )
@@ -78,7 +78,7 @@ class Cleaner:
 
 
 def cut_middle(text: str, *, limit: int) -> str:
-    """At most so many characters, of the beginning and of the end; a line between them says how many are left out."""
+    """At most `limit` characters, of the beginning and of the end; a line between them says how many are left out."""
     if len(text) <= limit:
         return text
     head = text[: limit // 2].rpartition("\n")[0] or text[: limit // 2]

@@ -20,7 +20,6 @@ _LOG_ABOVE = 30.0
 _MAX_LABELS = 24
 _MAX_ROWS = 40
 _ROW_HEIGHT = 30.0
-_MIDDLE = 'text-anchor="middle"'
 _LETTER = 6.1
 """About the width of a letter, to keep labels apart."""
 
@@ -121,19 +120,11 @@ def draw_rounds(rows: Sequence[Row], *, chart_id: str, title: str, show: Callabl
     height = 20 + _ROW_HEIGHT * len(shown) + _BOTTOM
     values = [value for row in shown for value in (*row.values, row.low or 0, row.high or 0)]
     axis = make_axis(values, start=left, end=_WIDTH - _RIGHT)
-    parts = []
-    for tick in axis.ticks:
-        x = axis.at(tick)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="10" y2="{height - _BOTTOM:.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{height - _BOTTOM + 18:.1f}" {_MIDDLE}>{_tick(show(tick))}</text>'
-        )
+    parts = [_columns(axis, show, top=10.0, bottom=height - _BOTTOM)]
     for number, row in enumerate(shown):
         parts.append(_round_row(row, 10 + _ROW_HEIGHT * (number + 0.5), axis, left, show))
     label = "time of the run" + (" (logarithmic)" if axis.log else "")
-    parts.append(
-        f'<text class="axis" x="{(left + _WIDTH) / 2:.1f}" y="{height - 8:.1f}" text-anchor="middle">{label}</text>'
-    )
+    parts.append(_text("axis", (left + _WIDTH) / 2, height - 8, label))
     said = "; ".join(
         f"{clean_line(row.name, limit=60)}: median {show(row.median)} of {len(row.values)} rounds"
         for row in shown[:20] if row.median is not None
@@ -142,13 +133,9 @@ def draw_rounds(rows: Sequence[Row], *, chart_id: str, title: str, show: Callabl
 
 
 def _round_row(row: Row, y: float, axis: Axis, left: float, show: Callable[[float], str]) -> str:
-    name = clean_line(row.name, limit=19)
-    parts = [f'<text class="label" x="{left - 12:.1f}" y="{y + 4:.1f}" text-anchor="end">{escape(name)}</text>']
+    parts = [_text("label", left - 12, y + 4, clean_line(row.name, limit=19), anchor="end")]
     if row.low is not None and row.high is not None:
-        parts.append(
-            f'<line class="interval {row.kind}" x1="{axis.at(row.low):.1f}" x2="{axis.at(row.high):.1f}" '
-            f'y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
+        parts.append(_line(f"interval {row.kind}", axis.at(row.low), axis.at(row.high), y, y))
     for number, value in enumerate(row.values, start=1):
         parts.append(
             f'<circle class="dot {row.kind}" cx="{axis.at(value):.1f}" cy="{y:.1f}" r="4">'
@@ -156,7 +143,7 @@ def _round_row(row: Row, y: float, axis: Axis, left: float, show: Callable[[floa
         )
     if row.median is not None:
         x = axis.at(row.median)
-        parts.append(f'<line class="median {row.kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 9:.1f}" y2="{y + 9:.1f}"/>')
+        parts.append(_line(f"median {row.kind}", x, x, y - 9, y + 9))
     return f'<g data-candidate="{escape(row.id)}">{"".join(parts)}</g>'
 
 
@@ -164,15 +151,28 @@ def _grid(x_axis: Axis, y_axis: Axis, show: Callable[[float], str]) -> str:
     parts = []
     for tick in y_axis.ticks:
         y = y_axis.at(tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.0f}</text>')
-    for tick in x_axis.ticks:
-        x = x_axis.at(tick)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" {_MIDDLE}>{_tick(show(tick))}</text>'
-        )
+        parts.append(_line("grid", _LEFT, _WIDTH - _RIGHT, y, y))
+        parts.append(_text("tick", _LEFT - 8, y + 4, f"{tick:.0f}", anchor="end"))
+    return "".join(parts) + _columns(x_axis, show, top=_TOP, bottom=_HEIGHT - _BOTTOM)
+
+
+def _columns(axis: Axis, show: Callable[[float], str], *, top: float, bottom: float) -> str:
+    """A vertical line and a label for each tick of a horizontal axis."""
+    parts = []
+    for tick in axis.ticks:
+        x = axis.at(tick)
+        parts.append(_line("grid", x, x, top, bottom))
+        # Without trailing zeros: 10.0 s is 10 s.
+        parts.append(_text("tick", x, bottom + 18, re.sub(r"(\.\d*?)0+(?= )", r"\1", show(tick)).replace(". ", " ")))
     return "".join(parts)
+
+
+def _line(kind: str, x1: float, x2: float, y1: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(kind: str, x: float, y: float, text: str, *, anchor: str = "middle", more: str = "") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def _mark(kind: MarkKind, x: float, y: float, candidate: str, note: str) -> str:
@@ -208,9 +208,7 @@ def _labels(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[str]:
             if inside and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
                 at = {"start": left, "end": left + width, "middle": left + width / 2}[anchor]
-                parts.append(
-                    f'<text class="label" x="{at:.1f}" y="{base:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
-                )
+                parts.append(_text("label", at, base, name, anchor=anchor))
                 break
     return parts
 
@@ -221,17 +219,9 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
 
 def _axis_titles(x_label: str, y_label: str) -> str:
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
-    return (
-        f'<text class="axis" x="{(_LEFT + _WIDTH - _RIGHT) / 2:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">'
-        f"{escape(x_label)}</text>"
-        f'<text class="axis" x="14" y="{middle:.1f}" text-anchor="middle" transform="rotate(-90 14 {middle:.1f})">'
-        f"{escape(y_label)}</text>"
-    )
-
-
-def _tick(text: str) -> str:
-    """Without trailing zeros: 10.0 s is 10 s."""
-    return escape(re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " "))
+    turned = f' transform="rotate(-90 14 {middle:.1f})"'
+    below = _text("axis", (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, x_label)
+    return below + _text("axis", 14, middle, y_label, more=turned)
 
 
 def _svg(chart_id: str, title: str, said: str, height: float, content: str) -> str:

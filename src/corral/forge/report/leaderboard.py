@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.forge.outcome import UNFINISHED
 from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.text import escape, show_seconds, show_size
-from corral.forge.report.parts import bar, line, name
+from corral.forge.report.parts import bar, line, name, table
 
 
 def write_banner(overview: Overview) -> str:
@@ -44,7 +44,7 @@ def _why_won(overview: Overview, row: CandidateRow) -> str:
 
 
 def write_leaderboard(overview: Overview) -> str:
-    """The table. On a narrow page it scrolls by itself."""
+    """The table of all candidates."""
     heads = [
         '<th scope="col" class="rank">Rank</th><th scope="col" class="who">Candidate</th>',
         '<th scope="col" class="number">Total</th>',
@@ -59,12 +59,9 @@ def write_leaderboard(overview: Overview) -> str:
         if overview.repeated
         else ""
     )
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Leaderboard">'
-        f'<table class="board" id="leaderboard"><thead><tr>{"".join(heads)}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-        f'<p class="remark">Time is that of the run alone{interval}. CPU and memory are the kernel’s counts.</p>'
-    )
+    remark = f"Time is that of the run alone{interval}. CPU and memory are the kernel’s counts."
+    board = table("Leaderboard", "".join(heads), rows, more=' class="board" id="leaderboard"')
+    return f'{board}<p class="remark">{remark}</p>'
 
 
 def _score_head(overview: Overview, score: str) -> str:

@@ -36,6 +36,14 @@ def bar(share: float, *, kind: str = "") -> str:
     )
 
 
+def table(label: str, heads: str, rows: str, *, more: str = "") -> str:
+    """A table that scrolls by itself on a narrow page. `heads` and `rows` are HTML; `more` are attributes."""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table{more}>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
     """Names and values, in two columns. The values are HTML already."""
     found = "".join(f"<div><dt>{escape(key)}</dt><dd>{value}</dd></div>" for key, value in pairs)

@@ -12,7 +12,7 @@ from corral.forge.pages.text import escape, show_seconds, show_size
 from corral.forge.report.charts import Mark, Row, draw_rounds, draw_scatter
 from corral.forge.report.embed import Embedded
 from corral.forge.report.leaderboard import chip
-from corral.forge.report.parts import bar, block, facts, flatten, line, name
+from corral.forge.report.parts import bar, block, facts, flatten, line, name, table
 
 _MAX_MANIFEST_ROWS = 2000
 _MAX_DETAILS = 40
@@ -156,10 +156,7 @@ def _attempts(row: CandidateRow) -> str:
             ("Retries", True), ("Phases", False),
         )
     )  # fmt: skip
-    return (
-        '<h4>Attempts</h4><div class="scroll" tabindex="0" role="region" aria-label="Attempts">'
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    return "<h4>Attempts</h4>" + table("Attempts", heads, rows)
 
 
 def write_logs(overview: Overview, logs: Mapping[tuple[str, int], str]) -> str:
@@ -198,11 +195,11 @@ def write_manifest(overview: Overview, embedded: Embedded) -> str:
         more += (
             f'<p class="remark">{embedded.left_out} files are not in this page; they are in the folder of the run.</p>'
         )
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Manifest"><table class="manifest"><thead><tr>'
+    heads = (
         '<th scope="col">Candidate</th><th scope="col">File</th><th scope="col" class="number">Size</th>'
-        f'<th scope="col">SHA-256</th></tr></thead><tbody>{rows}</tbody></table></div>{more}'
+        '<th scope="col">SHA-256</th>'
     )
+    return table("Manifest", heads, rows, more=' class="manifest"') + more
 
 
 def _manifest_row(row: CandidateRow, attempt: Attempt, file: ArtifactFile | Refused) -> str:
