@@ -70,7 +70,7 @@ def begin(request: Gathered, stream: TextIO | None) -> None:
 
 
 def conclude(request: Gathered, result: ContestResult, stream: TextIO | None) -> list[str]:
-    """Save the artifacts and print the table. Gives messages about artifacts that could not be saved."""
+    """Save the artifacts and print the table. Returns messages about artifacts that could not be saved."""
     contents = {candidate.id: _read(result, candidate.id) for candidate in request.candidates}
     unsaved = []
     for candidate_id, content in contents.items():

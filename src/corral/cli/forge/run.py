@@ -145,7 +145,7 @@ class _Finished:
 def _run_contest(
     request: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
 ) -> _Finished | int:
-    """Run it, and show it. Gives an exit code if it was interrupted."""
+    """Run it, and show it. Returns an exit code if it was interrupted."""
     from corral.cli.forge.dreamfoundry import DreamFoundryLines
     from corral.cli.forge.live import choose_view
     from corral.forge.contest import Contest
@@ -185,7 +185,7 @@ def _say_where(request: Gathered, stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def _ended_as_by_hand() -> Iterator[list[int]]:
-    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Gives the signals that came."""
+    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Yields the signals received."""
     seen: list[int] = []
 
     def end(number: int, frame: object) -> None:
