@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Literal, TextIO
 
+import click
+
 Style = Literal["bold", "dim", "red", "green", "cyan", "magenta"]
 
 # Only colours that can be read on dark and on light; no yellow, no white, no background.
@@ -107,9 +109,14 @@ def table(
     return lines
 
 
-def whole_in_a_pipe() -> int | None:
-    """The `limit` of a table whose last column holds what a reader of a pipe may look for."""
-    return None if sys.stdout.isatty() else sys.maxsize
+def print_table(
+    rows: Sequence[Sequence[str]], *, headers: Sequence[str] = (), align: Sequence[Alignment] = (), indent: int = 0,
+    whole_in_a_pipe: bool = False,
+) -> None:  # fmt: skip
+    """Print a table. With `whole_in_a_pipe`, its last column is not cut for a reader of a pipe, who may search it."""
+    limit = sys.maxsize if whole_in_a_pipe and not sys.stdout.isatty() else None
+    for line in table(rows, headers=headers, align=align, indent=indent, limit=limit):
+        click.echo(line)
 
 
 def _narrow(sizes: list[int], *, over: int) -> None:
