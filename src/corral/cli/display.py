@@ -27,7 +27,7 @@ Alignment = Literal["left", "right"]
 
 
 def colour_wanted(stream: TextIO) -> bool:
-    """On a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    """True on a terminal, unless NO_COLOR is set or the terminal is dumb."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -62,7 +62,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, limit: int) -> str:
-    """At most so many columns, with an ellipsis if it is cut. Colours are lost when it is cut."""
+    """The text in at most `limit` columns. A text that is cut ends with an ellipsis and loses its colours."""
     if width(text) <= limit:
         return text
     kept = _PAINT.sub("", text)
@@ -73,7 +73,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def pad(text: str, size: int, align: Alignment = "left") -> str:
-    """Fill up with spaces."""
+    """The text, filled up with spaces to `size` columns."""
     space = " " * max(0, size - width(text))
     return text + space if align == "left" else space + text
 
