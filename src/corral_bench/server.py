@@ -206,7 +206,7 @@ async def _measure_restart(server: OwnServer, *, count: int, tell: Tell) -> list
         while made < count:
             made += 1
             await asyncio.to_thread(ask, "POST", f"{server.url}/sandbox", {}, key=server.key)
-            tell(f"making sandboxes, {made}/{count} …")
+            tell(f"creating sandboxes, {made}/{count} …")
 
     async with asyncio.TaskGroup() as group:
         for _ in range(_AT_ONCE):

@@ -180,7 +180,7 @@ async def _try(tell: Tell) -> tuple[list[Finding], bool]:
                 text = f"6 * 7 gave {result.output.strip()[-200:]!r} ({result.reason})"
                 return [Finding("sandboxes", "embedded", "bad", text, "CORRAL_DEBUG=1 shows more")], False
             ran = show_seconds(result.usage.wall_seconds)
-            text = f"made in {show_seconds(opened)} (the first one), ran 6 * 7 in {ran}"
+            text = f"created in {show_seconds(opened)} (the first one), ran 6 * 7 in {ran}"
             tell("looking for languages inside …")
             return [Finding("sandboxes", "embedded", "good", text), *await _languages(box)], True
     except (CorralError, OSError) as error:

@@ -89,7 +89,7 @@ def _show(findings: list[Finding], *, works: bool) -> None:
     if works:
         click.echo(paint("Sandboxes work here.", "bold", "green"))
     else:
-        click.echo(paint("Sandboxes can't be made here.", "bold", "red"))
+        click.echo(paint("Sandboxes can't be created here.", "bold", "red"))
 
 
 def _under_headings(items: Iterable[T], area_of: Callable[[T], str]) -> Iterator[T]:
