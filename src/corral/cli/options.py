@@ -195,13 +195,10 @@ def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:
     """
     from corral.spec import HOME, Resources, parse_size
 
-    resources: dict[str, Any] = {}
-    for name, target in (("memory", "memory_bytes"), ("disk", "disk_bytes")):
+    resources = {name: given[name] for name in ("cpus", "processes") if given.get(name) is not None}
+    for name in ("memory", "disk"):
         if given.get(name) is not None:
-            resources[target] = parse_size(_number_or_text(given[name]), what=f"--{name}")
-    for name in ("cpus", "processes"):
-        if given.get(name) is not None:
-            resources[name] = given[name]
+            resources[f"{name}_bytes"] = parse_size(given[name], what=f"--{name}")
     return {
         "image": given.get("image"),
         "network": given.get("network"),
@@ -212,10 +209,6 @@ def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:
         "venv": given.get("venv"),
         "ephemeral": bool(given.get("ephemeral")),
     }
-
-
-def _number_or_text(value: str) -> int | str:
-    return int(value) if str(value).isdecimal() else str(value)
 
 
 def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> dict[str, str]:

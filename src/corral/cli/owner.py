@@ -1,7 +1,7 @@
 """Acting on an existing sandbox, and the names of sandboxes of `corral serve` in the same data folder.
 
-These names are shown in lists and errors, and never accepted as arguments. The server's clients choose them, so a client
-could choose the name of one of the user's own sandboxes and receive what was meant for that one.
+These names are shown in lists and errors, and never accepted as arguments. The server's clients choose them, so a
+client could choose the name of one of the user's own sandboxes and receive what was meant for that one.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ are texts, in which `*` matches anything. Rules for commands guide a model; the 
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import posixpath
 import re
@@ -281,7 +282,12 @@ def _tidy(pattern: str) -> str:
     return f"{tidy}/**" if pattern.endswith("/") and tidy != "/" else tidy
 
 
-_CLASS = r"\[(?P<negated>[!^]?)(?P<signs>\]?[^\]]*)\]"
+def translate_glob(pattern: str) -> str:
+    """The regular expression of `fnmatch.translate`, without the anchor at its end, to be part of a larger one."""
+    return re.sub(r"\\[Zz]$", "", fnmatch.translate(pattern))  # the anchor's letter depends on Python's version
+
+
+_CLASS = r"\[(?P<negated>[!^]?+)(?P<signs>\][^\]]*|[^\]]+)\]"
 _PATH_TOKEN = re.compile(rf"\*\*/|/\*\*\Z|\*\*|\*|\?|{_CLASS}|.", re.DOTALL)
 _PATH_WILDCARDS = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 """As regular expressions. `/**` at the end matches the folder itself too."""
@@ -295,8 +301,7 @@ def _translate(pattern: str, *, command: bool) -> str:
     def translate(token: re.Match[str]) -> str:
         if token["signs"] is None:
             return wildcards.get(token[0]) or re.escape(token[0])
-        signs = re.sub(r"([\\\[\]&~|])", r"\\\1", token["signs"])
-        return f"[{'^' if token['negated'] else ''}{signs}]"
+        return translate_glob(f"[{'!' if token['negated'] else ''}{token['signs']}]")
 
     return tokens.sub(translate, pattern)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import re
-from fnmatch import translate
+
+from corral.tools.permission import translate_glob
 
 _RUNNERS = frozenset(
     {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "busybox", "toybox", "env", "xargs", "nohup", "timeout", "nice"}
@@ -60,6 +61,5 @@ def means_program(pattern: str, name: str) -> bool:
 def _compile(patterns: frozenset[str]) -> re.Pattern[str]:
     """One regular expression, for speed: a model may write a million words, and each is checked."""
     meant = sorted({name for pattern in patterns for name in (pattern, *_ALIASES.get(pattern, ()))})
-    # `translate` ends with an anchor, whose letter depends on Python's version.
-    names = "|".join(re.sub(r"\\[Zz]$", "", translate(name)) for name in meant)
+    names = "|".join(map(translate_glob, meant))
     return re.compile(f"(?:{_MACHINE}-)?(?:{names})(?:{_ADDED})*")
