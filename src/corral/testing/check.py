@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import io
+import tarfile
 import tempfile
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -272,6 +274,21 @@ async def repeat(part: bytes, times: int) -> AsyncIterator[bytes]:
     """A long stream that is never in memory as a whole."""
     for _ in range(times):
         yield part
+
+
+def make_tar(*members: tuple[str, bytes | str]) -> bytes:
+    """Give a tar of files (bytes) and links (text)."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return sink.getvalue()
 
 
 def _short(value: object) -> str:

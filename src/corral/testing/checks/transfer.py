@@ -11,7 +11,7 @@ from pathlib import Path
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxFileTooLargeError
-from corral.testing.check import Context, check, equal, pieces, raises, true
+from corral.testing.check import Context, check, equal, make_tar, pieces, raises, true
 from corral.testing.checks.exec import OWN_LIMIT_BYTES, read_peak, start_peak
 
 
@@ -190,21 +190,6 @@ async def large_tree_is_bounded(context: Context, box: AsyncSandbox) -> None:
     grown = read_peak() - before
     true(grown < OWN_LIMIT_BYTES, f"our own memory grew by {grown >> 20} MiB")
     equal(describe_host_tree(context.scratch / "back") == describe_host_tree(source), True, "64 MiB come back the same")
-
-
-def make_tar(*members: tuple[str, bytes | str]) -> bytes:
-    """A tar of files (bytes) and links (text)."""
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            if isinstance(content, str):
-                info.type, info.linkname = tarfile.SYMTYPE, content
-                tar.addfile(info)
-            else:
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-    return sink.getvalue()
 
 
 def _compress(data: bytes) -> bytes:
