@@ -20,13 +20,13 @@ TREE = {
 
 
 async def plant(files: AsyncFiles) -> None:
-    """The tree that the checks search."""
+    """Write the tree that the checks search."""
     for path, content in TREE.items():
         await files.write(path, content)
     await files.symlink("loop", ".")
 
 
-@check(promise="files.glob", title="* stays in a folder, ** crosses them, and classes and ? work")
+@check(promise="files.glob", title="* matches within a folder, ** across folders, and classes and ? work")
 async def glob_matches(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir
     await plant(files)
@@ -68,10 +68,10 @@ async def glob_has_its_options(box: AsyncSandbox) -> None:
     await raises(SandboxFileNotFoundError, files.glob("*", path="missing"))
     await files.mkdir("shut/inner")
     await files.chmod("shut", 0)
-    true(any("shut" in line for line in (await files.glob("**")).unreadable), "an unreadable folder is said")
+    true(any("shut" in line for line in (await files.glob("**")).unreadable), "an unreadable folder is reported")
 
 
-@check(promise="files.glob", title="A pattern of many stars takes no time beyond its length")
+@check(promise="files.glob", title="A pattern of many stars does not take exponential time")
 async def glob_of_many_stars_ends(files: AsyncFiles) -> None:
     await files.write("/".join("a" * 60) + "/file", b"x")
     pattern = "**/a/" * 16 + "b"  # trying again at each star would take years
@@ -105,7 +105,7 @@ async def grep_finds_lines(box: AsyncSandbox) -> None:
     await raises(SandboxFileNotFoundError, files.grep("x", path="missing"))
 
 
-@check(promise="files.grep", title="Odd patterns: leading dashes, fixed metacharacters, bytes; nonsense is refused",
+@check(promise="files.grep", title="Patterns with dashes, metacharacters or bytes work; invalid ones are refused",
        raises=("files.grep:SandboxFileError",))  # fmt: skip
 async def grep_takes_odd_patterns(files: AsyncFiles) -> None:
     await files.write("odd.txt", b"--flag (x) [y] $z\n\xe9 latin\nlast without newline")
@@ -121,7 +121,7 @@ async def grep_takes_odd_patterns(files: AsyncFiles) -> None:
         true("regular expression" in str(error), f"{pattern!r}: {error}")
 
 
-@check(promise="files.replace", title="Replacing over a tree changes text files, each whole, and tells where",
+@check(promise="files.replace", title="Replacing in a tree changes text files atomically, and reports where",
        raises=("files.replace:SandboxFileError", "files.replace:SandboxFileNotFoundError"))  # fmt: skip
 async def replace_changes_a_tree(box: AsyncSandbox) -> None:
     files, home = box.files, box.spec.workdir

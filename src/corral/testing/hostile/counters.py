@@ -139,7 +139,7 @@ socket.send_fds(ours, [b"x"], [0])
 
 HIDDEN_IN_FLIGHT = Probe(
     "hide-descriptors-in-flight-in-sockets-in-flight", "resources", "neighbour_dos",
-    _OWN_USER + "while the user is short of them, programs that hold even a few are ended after a while", """
+    _OWN_USER + "programs that hold even a few are ended while the user is short of them", """
 descriptor = os.open("/dev/null", os.O_RDONLY)
 outer, queue = socket.socketpair()
 def hide(_):
