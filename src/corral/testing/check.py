@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import inspect
 import io
+import secrets
 import tarfile
 import tempfile
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from corral.base.files import AsyncFiles
 from corral.client.sandbox import AsyncSandbox
 from corral.protocol import Backend
 from corral.results import Capabilities
@@ -102,8 +104,12 @@ class Context:
 
 
 Body = Callable[..., Awaitable[None]]
-"""The function of a check. Its parameters may be `context`, a new sandbox as `box`, its `files`, and `before`: how many
-sandboxes lived before that one.
+"""The function of a check. Its parameters may be:
+
+- `context`;
+- a new sandbox as `box`, its `files`, and its workdir as `home`;
+- `before`: how many sandboxes lived before that one;
+- `token`: a text that no other check has, for names and to find processes.
 """
 
 
@@ -122,13 +128,13 @@ class Check:
 
     async def run(self, context: Context) -> None:
         """Run the check. Raises: AssertionError, or what the backend raises."""
-        given: dict[str, Any] = {"context": context}
+        given: dict[str, Any] = {"context": context, "token": f"check-{secrets.token_hex(8)}"}
         names = inspect.signature(self.body).parameters
         if "before" in names:
             given["before"] = await context.count()
-        if "box" in names or "files" in names:
-            given["box"] = await context.open()
-            given["files"] = given["box"].files
+        if names.keys() & {"box", "files", "home"}:
+            box = await context.open()
+            given |= {"box": box, "files": box.files, "home": box.spec.workdir}
         await self.body(**{name: given[name] for name in names})
 
     def __str__(self) -> str:
@@ -289,6 +295,22 @@ async def until(ask: Callable[[], Awaitable[Any] | Any], wanted: object, what: s
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"{what}: {_short(seen)}, and should be {_short(wanted)}") from None
+
+
+async def write_tree(
+    files: AsyncFiles,
+    contents: Mapping[str, str],
+    *,
+    links: Mapping[str, str] | None = None,
+    folders: Sequence[str] = (),
+) -> None:
+    """Write files, links and empty folders into a sandbox."""
+    for path, content in contents.items():
+        await files.write(path, content)
+    for path, target in (links or {}).items():
+        await files.symlink(path, target)
+    for path in folders:
+        await files.mkdir(path)
 
 
 async def pieces(*parts: bytes) -> AsyncIterator[bytes]:

@@ -23,7 +23,7 @@ from corral.errors import (
     SandboxPermissionError,
 )
 from corral.spec import Resources
-from corral.testing.check import Context, check, equal, flat_memory, pieces, raises, repeat, true
+from corral.testing.check import Context, check, equal, flat_memory, pieces, raises, repeat, true, write_tree
 
 
 @check(promise="files.read", title="The whole content is read back byte for byte, up to 8 MB")
@@ -51,12 +51,9 @@ async def text_is_decoded(files: AsyncFiles) -> None:
 @check(promise="files.read", title="Missing files, folders and unreadable files raise different classes",
        raises=("files.read:SandboxFileNotFoundError", "files.read:SandboxIsFolderError",
                "files:SandboxPermissionError"))  # fmt: skip
-async def unreadable_is_told_apart(box: AsyncSandbox) -> None:
-    files, home = box.files, box.spec.workdir
-    await files.mkdir("folder")
-    await files.write("shut.txt", "x")
+async def unreadable_is_told_apart(files: AsyncFiles, home: str) -> None:
+    await write_tree(files, {"shut.txt": "x"}, links={"dangling": "missing"}, folders=["folder"])
     await files.chmod("shut.txt", 0)
-    await files.symlink("dangling", "missing")
     for path in ("missing", "folder/missing", "no/such/folder/x", "dangling"):
         error = await raises(SandboxFileNotFoundError, files.read(path))
         true(isinstance(error, FileNotFoundError) and path in str(error), f"{error!r} names {path!r}")
@@ -109,8 +106,7 @@ async def streams_are_bounded(files: AsyncFiles) -> None:
 
 @check(promise="files.stat", title="stat gives kind, size, mode, time, owner and a link's target",
        raises=("files.stat:SandboxFileNotFoundError",))  # fmt: skip
-async def stat_tells_what_is_there(box: AsyncSandbox) -> None:
-    files, home = box.files, box.spec.workdir
+async def stat_tells_what_is_there(files: AsyncFiles, home: str) -> None:
     await files.write("file.txt", "12345", mode=0o640)
     await files.mkdir("folder", mode=0o750)
     await files.symlink("link", "file.txt")
@@ -127,24 +123,18 @@ async def stat_tells_what_is_there(box: AsyncSandbox) -> None:
 
 @check(promise="files.exists", title="exists is false for missing paths and dangling links")
 async def exists_follows_links(files: AsyncFiles) -> None:
-    await files.write("file.txt", "x")
-    await files.symlink("good", "file.txt")
-    await files.symlink("dangling", "missing")
-    await files.symlink("loop", "loop")
+    await write_tree(files, {"file.txt": "x"}, links={"good": "file.txt", "dangling": "missing", "loop": "loop"})
     names = (".", "file.txt", "good", "dangling", "missing", "no/such", "file.txt/below", "loop")
     equal([await files.exists(name) for name in names], [True, True, True, False, False, False, False, False])
 
 
 @check(promise="files.list", title="A folder's entries are sorted by name, and links are not followed",
        raises=("files.list:SandboxFileNotFoundError", "files.list:SandboxNotFolderError"))  # fmt: skip
-async def list_is_sorted(box: AsyncSandbox) -> None:
-    files, home = box.files, box.spec.workdir
-    for name in ("b", "a", ".hidden", "Z", "ä"):
-        await files.write(name, name)
-    await files.mkdir("folder/inner")
-    await files.symlink("link", "/etc")
+async def list_is_sorted(files: AsyncFiles, home: str) -> None:
+    names = ("b", "a", ".hidden", "Z", "ä")
+    await write_tree(files, dict.fromkeys(names, "x"), links={"link": "/etc"}, folders=["folder/inner"])
     found = await files.list()
-    equal([file.name for file in found], sorted(["b", "a", ".hidden", "Z", "ä", "folder", "link"]))
+    equal([file.name for file in found], sorted([*names, "folder", "link"]))
     equal({file.name: file.kind for file in found if file.kind != "file"}, {"folder": "folder", "link": "link"})
     equal([file.path for file in await files.list("folder")], [f"{home}/folder/inner"])
     equal(list(await files.list("folder/inner")), [])
@@ -222,8 +212,7 @@ async def write_onto_a_folder_is_refused(box: AsyncSandbox) -> None:
 
 @check(promise="files.write", title="Writing through a link changes its target and keeps the link")
 async def write_follows_links(files: AsyncFiles) -> None:
-    await files.write("real/file", "old")
-    await files.symlink("link", "real/file")
+    await write_tree(files, {"real/file": "old"}, links={"link": "real/file"})
     await files.write("link", "new")
     equal((await files.stat("link", follow=False)).kind, "link")
     equal(await files.read("real/file"), b"new")

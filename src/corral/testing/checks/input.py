@@ -19,7 +19,7 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.spec import make_spec
-from corral.testing.check import Context, check, equal, raises, still_works, true
+from corral.testing.check import Context, check, equal, raises, still_works, true, write_tree
 
 BAD_COMMANDS: tuple[Any, ...] = ("", "  \n", [], [""], ["a\0b"], ["ok", "a\0b"], "echo \0", b"true", ["ok", 3], 5, None)
 BAD_TIMEOUTS: tuple[Any, ...] = (0, -1, 0.0, -0.5, math.nan, math.inf, True, "5")
@@ -99,9 +99,7 @@ async def failing_stdin_reaches_the_caller(box: AsyncSandbox) -> None:
 @check(promise="6", title="A cwd that is missing, a file, or a link to a folder of the host is WorkdirError",
        raises=("exec:WorkdirError", "start:WorkdirError", "run_code:WorkdirError"))  # fmt: skip
 async def impossible_cwd_is_refused(context: Context, box: AsyncSandbox) -> None:
-    await box.files.write("file.txt", "x")
-    await box.files.symlink("out", str(context.scratch))
-    await box.files.symlink("nowhere", "missing")
+    await write_tree(box.files, {"file.txt": "x"}, links={"out": str(context.scratch), "nowhere": "missing"})
     for cwd in ("missing", "file.txt", "out", "nowhere", "/no/such/workdir"):
         error = await raises(WorkdirError, box.exec("pwd", cwd=cwd))
         true(isinstance(error, FileNotFoundError), "WorkdirError is a FileNotFoundError")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -76,8 +75,7 @@ async def sandboxes_share_nothing(context: Context) -> None:
 
 
 @check(promise="8", title="The same client token gives the same sandbox, another token a new one")
-async def token_makes_create_repeatable(context: Context, before: int) -> None:
-    token = secrets.token_hex(8)
+async def token_makes_create_repeatable(context: Context, before: int, token: str) -> None:
     first = await context.open(client_token=token)
     await first.files.write("mark", "x")
     again = await context.open(client_token=token)
@@ -89,16 +87,14 @@ async def token_makes_create_repeatable(context: Context, before: int) -> None:
 
 
 @check(promise="8", title="Concurrent creates with one token create one sandbox")
-async def token_holds_for_creates_at_once(context: Context, before: int) -> None:
-    token = secrets.token_hex(8)
+async def token_holds_for_creates_at_once(context: Context, before: int, token: str) -> None:
     boxes = await asyncio.gather(*(context.open(client_token=token) for _ in range(5)))
     equal(len({box.id for box in boxes}), 1, "different sandboxes for one token")
     equal(await context.count(), before + 1, "sandboxes")
 
 
 @check(promise="7", title="A token whose sandbox has ended creates a new sandbox")
-async def token_of_an_ended_sandbox_is_free(context: Context) -> None:
-    token = secrets.token_hex(8)
+async def token_of_an_ended_sandbox_is_free(context: Context, token: str) -> None:
     first = await context.open(client_token=token)
     await first.aclose()
     second = await context.open(client_token=token)
@@ -244,24 +240,23 @@ async def several_may_close_at_once(context: Context, before: int, box: AsyncSan
 
 @check(promise="detach", title="A detached sandbox outlives its handle, is listed, and is found by id and by name",
        needs=DETACH)  # fmt: skip
-async def detached_sandbox_lives_on(context: Context) -> None:
-    name = f"check-{secrets.token_hex(4)}"
+async def detached_sandbox_lives_on(context: Context, token: str) -> None:
     box = await context.open(env={"A": "1"}, workdir="/srv/work", labels={"k": "v"}, exec_timeout=77)
     await box.files.write("kept", "x")
     kept = context.adopt(box)
-    equal(await box.detach(name=name), box.id)
+    equal(await box.detach(name=token), box.id)
     equal(await box.detach(), box.id, "twice is fine")
     await box.aclose()
     listed = {info.sandbox_id: info for info in await context.backend.list()}
     true(box.id in listed, "it is on the list")
-    equal((listed[box.id].name, listed[box.id].labels), (name, {"k": "v"}))
-    for wanted in (box.id, name):
+    equal((listed[box.id].name, listed[box.id].labels), (token, {"k": "v"}))
+    for wanted in (box.id, token):
         again = context.adopt(await context.backend.connect(wanted))
         equal(again.id, box.id)
         equal((await again.exec('echo "$A"; pwd; cat kept')).stdout, "1\n/srv/work\nx")
         equal((again.spec.exec_timeout, again.spec.workdir), (77, "/srv/work"))
         await again.aclose()
-    await context.backend.delete(name)
+    await context.backend.delete(token)
     await raises(SandboxGoneError, context.backend.connect(kept.id))
     true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "it is off the list")
 
@@ -277,11 +272,10 @@ async def owned_sandbox_is_private(context: Context, box: AsyncSandbox) -> None:
 
 
 @check(promise="detach", title="Names are unique; an invalid name or lifetime is refused", needs=DETACH)
-async def detached_names_are_unique(context: Context) -> None:
-    name = f"check-{secrets.token_hex(4)}"
+async def detached_names_are_unique(context: Context, token: str) -> None:
     one, two = await context.open(), await context.open()
-    await one.detach(name=name)
-    await raises(SpecError, two.detach(name=name))
+    await one.detach(name=token)
+    await raises(SpecError, two.detach(name=token))
     await raises(SpecError, two.detach(name="with space"))
     await raises(SpecError, two.detach(lifetime_seconds=-1))
     await still_works(two, "a refused detach changes nothing")

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import contextlib
 import os
-import secrets
 import threading
 import warnings
 from collections.abc import Awaitable, Callable
@@ -229,8 +228,7 @@ async def create_is_cancel_safe(context: Context, before: int) -> None:
 
 
 @check(promise="8", title="A create with a token that was cancelled can be repeated")
-async def cancelled_token_can_be_repeated(context: Context, before: int) -> None:
-    token = secrets.token_hex(8)
+async def cancelled_token_can_be_repeated(context: Context, before: int, token: str) -> None:
     await drive(lambda: context.backend.create(make_spec(client_token=token)), 10, after=AsyncSandbox.aclose)
     box = await context.open(client_token=token)
     await still_works(box)
@@ -238,12 +236,11 @@ async def cancelled_token_can_be_repeated(context: Context, before: int) -> None
 
 
 @check(promise="2", title="exec is cancel-safe at every step: no process is left", needs=REAL)
-async def exec_is_cancel_safe(box: AsyncSandbox) -> None:
-    marker = secrets.token_hex(8)
-    work = lambda: box.exec(f"sleep 1000 # {marker}", stdin=pieces(b"x"), on_output=lambda chunk: None)  # noqa: E731
+async def exec_is_cancel_safe(box: AsyncSandbox, token: str) -> None:
+    work = lambda: box.exec(f"sleep 1000 # {token}", stdin=pieces(b"x"), on_output=lambda chunk: None)  # noqa: E731
     true(await drive(work) >= STEPS, "every one should be cancelled")
     await still_works(box)
-    await until(lambda: running(box, marker), 0, "processes of cancelled calls are still there")
+    await until(lambda: running(box, token), 0, "processes of cancelled calls are still there")
 
 
 @check(promise="2", title="exec, start and run_code may be cancelled at every step, and leave no files")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable
 
 from corral.client.sandbox import AsyncSandbox
@@ -25,11 +24,6 @@ FORK = frozenset({"fork", "snapshot"})
 STOP = frozenset({"stop", "detach"})
 PAUSE = frozenset({"pause", "shell", "processes"})
 COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.01; done"
-
-
-def new_name() -> str:
-    """Give a name that no other check uses."""
-    return f"check-{uuid.uuid4().hex[:12]}"
 
 
 async def find_info(context: Context, sandbox_id: str) -> SandboxInfo | None:
@@ -59,21 +53,21 @@ async def snapshot_keeps_the_files_of_a_moment(context: Context, box: AsyncSandb
 
 @check(promise="snapshot", title="Snapshots are listed, found by name, and deleted; sandboxes from them keep working",
        needs=SNAPSHOT)  # fmt: skip
-async def snapshots_go_in_any_order(context: Context) -> None:
-    backend, name = context.backend, new_name()
+async def snapshots_go_in_any_order(context: Context, token: str) -> None:
+    backend = context.backend
     box = await context.open()
     await box.files.write("f", b"first")
-    first = await box.snapshot(name)
-    error = await raises(SpecError, box.snapshot(name))
-    true(name in str(error), f"{error} names it")
+    first = await box.snapshot(token)
+    error = await raises(SpecError, box.snapshot(token))
+    true(token in str(error), f"{error} names it")
     await raises(SpecError, box.snapshot("not a name"))
-    other = await context.open(snapshot=name)
+    other = await context.open(snapshot=token)
     await other.files.write("g", b"second")
     second = await other.snapshot()
     listed = {info.snapshot_id: info for info in await backend.list_snapshots()}
-    equal((listed[first].name, listed[first].sandbox_id), (name, box.id))
+    equal((listed[first].name, listed[first].sandbox_id), (token, box.id))
     equal(listed[second].sandbox_id, other.id)
-    await backend.delete_snapshot(name)
+    await backend.delete_snapshot(token)
     await box.kill()
     equal(await other.files.read("f"), b"first", "the files below it are kept")
     third = await context.open(snapshot=second)
@@ -122,19 +116,19 @@ async def fork_begins_with_the_same_files(context: Context) -> None:
 
 
 @check(promise="stop", title="A stopped sandbox keeps its files, id and name, is listed, and starts again", needs=STOP)
-async def stopped_sandbox_starts_again(context: Context) -> None:
-    backend, name = context.backend, new_name()
-    box = await context.open(env={"GIVEN": "value"}, name=name)
+async def stopped_sandbox_starts_again(context: Context, token: str) -> None:
+    backend = context.backend
+    box = await context.open(env={"GIVEN": "value"}, name=token)
     await box.files.write("f", b"kept")
     await box.stop()
     await box.stop()
     try:
         info = await find_info(context, box.id)
-        equal((info and info.state, info and info.name), ("stopped", name))
-        for work in (box.exec("true"), box.files.read("f"), backend.connect(name)):
+        equal((info and info.state, info and info.name), ("stopped", token))
+        for work in (box.exec("true"), box.files.read("f"), backend.connect(token)):
             error = await raises(SandboxStoppedError, work)
             true(isinstance(error, SandboxGoneError) and "start" in str(error), f"{error!r} says what to do")
-        again = context.adopt(await backend.start(name))
+        again = context.adopt(await backend.start(token))
         equal((again.id, dict(again.spec.env)), (box.id, {"GIVEN": "value"}))
         equal(await again.files.read("f"), b"kept")
         info = await find_info(context, box.id)

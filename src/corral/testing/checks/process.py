@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import signal
 
 from corral.client.sandbox import AsyncSandbox
@@ -58,32 +57,29 @@ async def timeout_keeps_partial_output(box: AsyncSandbox) -> None:
 
 @check(promise="2", title="A timeout ends the whole tree: children, daemons, stopped ones and those that ignore TERM",
        needs=REAL)  # fmt: skip
-async def timeout_ends_the_whole_tree(box: AsyncSandbox) -> None:
-    marker = secrets.token_hex(8)
-    result = await box.exec(stubborn(marker), timeout=1.5)
+async def timeout_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
+    result = await box.exec(stubborn(token), timeout=1.5)
     equal((result.reason, result.stdout), ("timeout", "started\n"))
-    await until(lambda: running(box, marker), 0, "processes of a timed-out call are still there")
+    await until(lambda: running(box, token), 0, "processes of a timed-out call are still there")
 
 
 @check(promise="2", title="A program that forks without end is gone after its timeout, and the sandbox is usable",
        needs=REAL)  # fmt: skip
-async def fork_bomb_ends_with_its_timeout(context: Context) -> None:
+async def fork_bomb_ends_with_its_timeout(context: Context, token: str) -> None:
     box = await context.open(resources=Resources(processes=40))
-    marker = secrets.token_hex(8)
     # The program itself must not need to fork at the limit: a shell that can't fork would just end.
-    text = f"bomb() {{ bomb & bomb & sleep 1000; }}; (bomb 2>/dev/null &); exec sleep 1000 # {marker}"
+    text = f"bomb() {{ bomb & bomb & sleep 1000; }}; (bomb 2>/dev/null &); exec sleep 1000 # {token}"
     result = await box.exec(text, timeout=1.0)
     equal(result.reason, "timeout")
-    await until(lambda: running(box, marker), 0, "the bomb is still there")
+    await until(lambda: running(box, token), 0, "the bomb is still there")
     await still_works(box)
 
 
 @check(promise="2", title="A timeout ends only its own call's tree", needs=REAL)
-async def timeout_leaves_others_alone(box: AsyncSandbox) -> None:
-    marker = secrets.token_hex(8)
-    process = await box.start(f"sleep 1000; : {marker}")
+async def timeout_leaves_others_alone(box: AsyncSandbox, token: str) -> None:
+    process = await box.start(f"sleep 1000; : {token}")
     equal((await box.exec(["sleep", "1000"], timeout=0.3)).reason, "timeout")
-    equal(await running(box, marker), 1, "the other program")
+    equal(await running(box, token), 1, "the other program")
     await process.kill()
 
 
@@ -98,15 +94,14 @@ async def cancel_ends_the_program(box: AsyncSandbox) -> None:
 
 
 @check(promise="2", title="Cancelling ends the whole tree", needs=REAL)
-async def cancel_ends_the_whole_tree(box: AsyncSandbox) -> None:
-    marker = secrets.token_hex(8)
+async def cancel_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
     started = asyncio.Event()
-    task = asyncio.ensure_future(box.exec(stubborn(marker), on_output=lambda chunk: started.set()))
+    task = asyncio.ensure_future(box.exec(stubborn(token), on_output=lambda chunk: started.set()))
     await started.wait()
-    true(await running(box, marker) >= 4, "the children should run before the cancellation")
+    true(await running(box, token) >= 4, "the children should run before the cancellation")
     task.cancel()
     await raises(asyncio.CancelledError, task)
-    await until(lambda: running(box, marker), 0, "processes of a cancelled call are still there")
+    await until(lambda: running(box, token), 0, "processes of a cancelled call are still there")
 
 
 @check(promise="7", title="A program that runs when the sandbox is closed ends with SandboxGoneError",
@@ -246,16 +241,15 @@ async def signal_reaches_the_program(box: AsyncSandbox) -> None:
 
 
 @check(promise="start", title="A signal goes to the whole process group, and may be handled there", needs=REAL)
-async def signal_reaches_the_group(box: AsyncSandbox) -> None:
-    marker = secrets.token_hex(8)
+async def signal_reaches_the_group(box: AsyncSandbox, token: str) -> None:
     loop = "while :; do sleep 0.1; done"
-    text = f"sh -c '{loop} # {marker}' & trap 'echo caught; exit 7' USR1; echo ready; {loop}"
+    text = f"sh -c '{loop} # {token}' & trap 'echo caught; exit 7' USR1; echo ready; {loop}"
     process = await box.start(text)
     await anext(process.output())
     await process.signal(signal.SIGUSR1)
     result = await process.wait()
     equal((result.exit_code, result.stdout), (7, "ready\ncaught\n"))
-    await until(lambda: running(box, marker), 0, "the child in the group did not get the signal")
+    await until(lambda: running(box, token), 0, "the child in the group did not get the signal")
 
 
 @check(promise="start", title="kill() ends the program and returns the result, also when repeated")
@@ -271,12 +265,11 @@ async def kill_ends_a_program(box: AsyncSandbox) -> None:
 
 
 @check(promise="start", title="kill() ends all that the program started", needs=REAL)
-async def kill_ends_the_whole_tree(box: AsyncSandbox) -> None:
-    marker = secrets.token_hex(8)
-    process = await box.start(stubborn(marker))
+async def kill_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
+    process = await box.start(stubborn(token))
     await anext(process.output())
     await process.kill()
-    await until(lambda: running(box, marker), 0, "processes of a killed program are still there")
+    await until(lambda: running(box, token), 0, "processes of a killed program are still there")
 
 
 @check(promise="start", title="aclose() and the end of async with end a program; aclose() may be called twice")

@@ -17,7 +17,7 @@ from corral.errors import (
 )
 from corral.paths import FollowedPath
 from corral.results import WatchEvent
-from corral.testing.check import REAL, Context, check, equal, pieces, raises, still_works, true, until
+from corral.testing.check import REAL, Context, check, equal, pieces, raises, still_works, true, until, write_tree
 from corral.tools.files import FileTools
 from corral.tools.permission import OperationRules, Permissions, Rule, real_path
 
@@ -25,10 +25,7 @@ from corral.tools.permission import OperationRules, Permissions, Rule, real_path
 @check(promise="files.move", title="move renames files, folders and links; overwrite=False refuses",
        raises=("files.move:SandboxFileNotFoundError", "files.move:SandboxFileExistsError"))  # fmt: skip
 async def move_renames(files: AsyncFiles) -> None:
-    await files.write("a", "a")
-    await files.write("b", "b")
-    await files.symlink("link", "nowhere")
-    await files.write("folder/inner/x", "x")
+    await write_tree(files, {"a": "a", "b": "b", "folder/inner/x": "x"}, links={"link": "nowhere"})
     await raises(SandboxFileExistsError, files.move("a", "b", overwrite=False))
     equal(await files.read("b"), b"b")
     await files.move("a", "b")
@@ -50,11 +47,8 @@ async def move_renames(files: AsyncFiles) -> None:
 @check(promise="files.remove", title="remove takes files, links and empty folders; recursive takes all; missing_ok",
        raises=("files.remove:SandboxFileNotFoundError", "files.remove:SandboxFileExistsError"))  # fmt: skip
 async def remove_removes(files: AsyncFiles) -> None:
-    await files.write("keep/x", "x")
-    await files.write("full/a/b/c", "x")
-    await files.symlink("full/link", "../keep")
-    await files.symlink("link", "keep")
-    await files.mkdir("empty")
+    links = {"full/link": "../keep", "link": "keep"}
+    await write_tree(files, {"keep/x": "x", "full/a/b/c": "x"}, links=links, folders=["empty"])
     await raises(SandboxFileExistsError, files.remove("full"))
     await files.remove("full", recursive=True)
     await files.remove("empty")
@@ -105,8 +99,7 @@ async def symlink_makes_links(files: AsyncFiles) -> None:
 @check(promise="files.chmod", title="chmod sets permission bits, through links",
        raises=("files.chmod:SandboxFileNotFoundError",))  # fmt: skip
 async def chmod_sets_bits(files: AsyncFiles) -> None:
-    await files.write("file", "x")
-    await files.symlink("link", "file")
+    await write_tree(files, {"file": "x"}, links={"link": "file"})
     for mode in (0o000, 0o400, 0o755, 0o644):
         await files.chmod("link", mode)
         equal((await files.stat("file")).mode, mode)
@@ -344,9 +337,8 @@ async def followed_path_works(box: AsyncSandbox) -> None:
 
 async def _prepare(context: Context) -> AsyncSandbox:
     box = await context.open()
-    await box.files.write("private/key", _SECRET)
-    for place in ("file", "folder/key", "deep/folder/key"):
-        await box.files.write(place, "harmless\n")
+    harmless = dict.fromkeys(("file", "folder/key", "deep/folder/key"), "harmless\n")
+    await write_tree(box.files, {"private/key": _SECRET, **harmless})
     return box
 
 
