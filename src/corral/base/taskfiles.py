@@ -14,7 +14,7 @@ from corral.base.files import CHUNK_BYTES, check_content, spool
 from corral.base.process import AsyncProcess
 from corral.base.requestfiles import Message, RequestFiles
 from corral.base.shellfiles.running import SPOOL_BYTES, Known, measured
-from corral.errors import CapabilityError, CorralError, SandboxFileError, SandboxFileInterruptedError
+from corral.errors import CapabilityError, CorralError, ExecError, SandboxFileError, SandboxFileInterruptedError
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values
 from corral.paths import describe
@@ -36,9 +36,14 @@ Spawn = Callable[[Message, bool], Awaitable[AsyncProcess]]
 """Starts `serve_files` inside with a request, as the code's user, in `/`; says whether it gets standard input."""
 
 
+def file_text() -> bytes:
+    """The Python text of everything that an agent does with files."""
+    return bundle(*FILE_PARTS)
+
+
 def file_task(message: Message) -> Task:
     """What an agent runs for a request."""
-    return Task(bundle(*FILE_PARTS), "serve_files", message)
+    return Task(file_text(), "serve_files", message)
 
 
 def task_request(*, stdin: bool) -> SpawnRequest:
@@ -70,13 +75,17 @@ class TaskFiles(RequestFiles):
     ) -> AsyncIterator[_Run]:
         """A request that is being answered, for as long as the block lasts. `content`: what it reads, in blocks."""
         self._guard()
+        op = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
         spawning = asyncio.ensure_future(self._spawn(message, content is not None))
         try:
             process = await asyncio.shield(spawning)
         except asyncio.CancelledError:
             await asyncio.shield(asyncio.ensure_future(_give_up(spawning)))
             raise
-        op = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
+        except ExecError as error:
+            raise SandboxFileInterruptedError(
+                f"{path}: {error.message}", path=path, sandbox_id=self._sandbox_id, op=op, hint=error.hint
+            ) from error
         run = _Run(process, content, path=path, op=op, sandbox_id=self._sandbox_id)
         try:
             yield run

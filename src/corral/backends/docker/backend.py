@@ -9,10 +9,11 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from aiodocker.exceptions import DockerError
 
+from corral.backends.docker.agent import python_check
 from corral.backends.docker.capable import describe, refuse_unkept, refuse_what_is_missing
 from corral.backends.docker.container import (
     CREATED_LABEL,
@@ -43,10 +44,20 @@ from corral.protocol import Backend, OnEvent
 from corral.results import Capabilities, SandboxInfo, SnapshotInfo
 from corral.spec import Spec, as_another, check_name
 
-_IDENTIFY = "id -u; id -g; id -un 2>/dev/null || id -u"
+_IDENTIFY = 'id -u; id -g; id -un 2>/dev/null || id -u; python3 -I -S -c "$1" >/dev/null 2>&1 && echo agent; exit 0'
 _STALE_SECONDS = 600.0
 
 log = logging.getLogger("corral.docker")
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """What an image is asked once: its user, and whether it has a Python for the agent."""
+
+    uid: int
+    gid: int
+    user: str
+    has_agent: bool
 
 
 class DockerBackend(Backend):
@@ -78,7 +89,7 @@ class DockerBackend(Backend):
         self._pid = os.getpid()
         self._owned: set[DockerSandbox] = set()
         self._tokens: TokenBook[DockerSandbox] = TokenBook()
-        self._users: dict[str, tuple[int, int, str]] = {}
+        self._identities: dict[str, _Identity] = {}
         self._swept = False
         self._disk: bool | None = None
 
@@ -189,7 +200,7 @@ class DockerBackend(Backend):
         control = Control(self._api.attach(body.container), on_end=sandbox.has_ended)
         body.control, body.control_pid = control, os.getpid()
         await control.open()
-        found = self._users.get(image)
+        found = self._identities.get(image)
         if found is not None:
             await self._make_workdir(body.container, spec.workdir, found)
         if body.view_key is not None:
@@ -198,9 +209,9 @@ class DockerBackend(Backend):
         if found is None:
             found = await self._identify(sandbox)
             if image.partition(":")[0] not in OWN_IMAGES:  # there is one for each fork
-                self._users[image] = found
+                self._identities[image] = found
             await self._make_workdir(body.container, spec.workdir, found)
-        body.user = found[2]
+        body.user, body.has_agent = found.user, found.has_agent
 
     async def _check_place(self, container: str) -> None:
         """Check before anything of the image runs: through a link, the volume would be mounted elsewhere."""
@@ -209,22 +220,22 @@ class DockerBackend(Backend):
                 f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
             )
 
-    async def _identify(self, sandbox: DockerSandbox) -> tuple[int, int, str]:
-        """Who the image's user is. Asked once for each image."""
-        code, said = await sandbox.run_inside(_IDENTIFY, user="")
+    async def _identify(self, sandbox: DockerSandbox) -> _Identity:
+        """Who the image's user is, and whether it has a Python for the agent. Asked once for each image."""
+        _, said = await sandbox.run_inside(_IDENTIFY, python_check(), user="")
         words = said.decode("utf-8", "replace").splitlines()
-        if code != 0 or len(words) != 3 or not (words[0].isdigit() and words[1].isdigit()):
+        if len(words) not in (3, 4) or not (words[0].isdigit() and words[1].isdigit()):
             if not await sandbox.runs():
                 raise gone(sandbox.id, op="create")
             raise BackendUnavailableError(
                 "the image has no POSIX shell with coreutils", op="create", hint="use another image"
             )
-        return int(words[0]), int(words[1]), words[2]
+        return _Identity(int(words[0]), int(words[1]), words[2], has_agent=words[3:] == ["agent"])
 
-    async def _make_workdir(self, container: str, path: str, user: tuple[int, int, str]) -> None:
+    async def _make_workdir(self, container: str, path: str, user: _Identity) -> None:
         """Create the user's working folder through the daemon, since the user may not have the permission."""
         if path.strip("/") and not await self._api.has_path(container, path):
-            info = make_entry(path.strip("/"), mode=0o755, size=None, uid=user[0], gid=user[1])
+            info = make_entry(path.strip("/"), mode=0o755, size=None, uid=user.uid, gid=user.gid)
             await self._api.put_archive(container, "/", make_tar((info, b"")))
 
     async def _clear_up(self, creating: asyncio.Future[str], sandbox: DockerSandbox, body: Body) -> None:
@@ -263,11 +274,11 @@ class DockerBackend(Backend):
             is_paused=container.get("State") == "paused", view_key=labels.get(KEY_LABEL),
         )  # fmt: skip
         sandbox = DockerSandbox(body, load_spec(labels[SPEC_LABEL]), self._links, self._keeping)
-        known = self._users.get(str(container.get("Image")))
-        if known is not None:
-            body.user = known[2]
-        elif not body.is_paused:
-            body.user = (await self._identify(sandbox))[2]
+        found = self._identities.get(str(container.get("Image")))
+        if found is None and not body.is_paused:
+            found = await self._identify(sandbox)
+        if found is not None:
+            body.user, body.has_agent = found.user, found.has_agent
         sandbox.watch_deadline()
         return sandbox
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import signal as signals
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from aiodocker.exceptions import DockerError
 
+from corral.backends.docker.agent import ExecTransport
 from corral.backends.docker.container import Standing, make_limits
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi
@@ -22,13 +24,18 @@ from corral.backends.docker.keeping import Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.process import DockerProcess
 from corral.backends.docker.seam import gone, is_gone, mapped
+from corral.base.agent.channel import Channel, Channels
+from corral.base.agent.process import AgentProcess
+from corral.base.files import AsyncFiles
+from corral.base.requestfiles import Message
 from corral.base.shellfiles.files import ShellFiles
 from corral.base.shellfiles.processes import ProcessShell
 from corral.base.shellfiles.resident import ResidentShell
+from corral.base.taskfiles import TaskFiles, file_task, task_request
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
-from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
+from corral.errors import CapabilityError, CorralError, ExecError, SandboxPausedError, SandboxStoppedError, SpecError
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
@@ -50,6 +57,8 @@ class Body:
     created: float
     user: str
     """The name of the image's user."""
+    has_agent: bool = False
+    """True if the image has a Python that can run the agent; else files go through the shell."""
     control: Control | None = None
     control_pid: int = 0
     """The process that holds the control, which a forked child does not."""
@@ -79,8 +88,13 @@ class DockerSandbox(SandboxPrimitives):
         self._owner_pid = os.getpid()
         self._ending: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._channels = Channels(self._open_agent)
+        self._agent_files = TaskFiles(
+            self._spawn_files, workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files,
+            disk_bytes=lambda: self.spec.resources.disk,
+        )  # fmt: skip
         shell = ResidentShell(ProcessShell(self.spawn, user=""), self._open_shell)
-        self._files = ShellFiles(shell, workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files)
+        self._shell_files = ShellFiles(shell, workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files)
 
     # What its parts need.
 
@@ -140,8 +154,51 @@ class DockerSandbox(SandboxPrimitives):
         )  # fmt: skip
 
     @property
-    def files(self) -> ShellFiles:
-        return self._files
+    def files(self) -> AsyncFiles:
+        return self._agent_files if self._body.has_agent else self._shell_files
+
+    # The agent.
+
+    async def _spawn_files(self, message: Message, stdin: bool) -> AgentProcess:  # noqa: FBT001 - see `Spawn`
+        process = AgentProcess(
+            task_request(stdin=stdin), sandbox_id=self.id, portal=self.io, inherit=False, task=file_task(message)
+        )
+        with self._naming_end():
+            await process.launch(self._channels.here, self._explain)
+        return process
+
+    async def _open_agent(self) -> Channel:
+        """In the I/O thread. If an agent can't be started, files go through the shell from then on.
+
+        Raises: ExecError, SandboxGoneError, SandboxPausedError.
+        """
+        channel = Channel(ExecTransport(self.spawn), self._explain, self._is_resting)
+        try:
+            await channel.open()
+        except (TimeoutError, ExecError) as error:
+            self._body.has_agent = False
+            raise ExecError(
+                "the agent that handles files inside the sandbox could not be started", sandbox_id=self.id, op="files",
+                hint="retry with `box.files`, which uses the shell from now on",
+            ) from error  # fmt: skip
+        return channel
+
+    async def _explain(self, op: str) -> CorralError:
+        """Why the agent does not answer. In the I/O thread."""
+        try:
+            with mapped(op=op, sandbox_id=self.id):
+                if not await self.runs():
+                    return gone(self.id, op=op)
+        except CorralError as error:
+            return error
+        text = "the agent inside the sandbox was killed"
+        return ExecError(text, sandbox_id=self.id, op=op, hint="check its effect, then retry")
+
+    async def _is_resting(self) -> bool:
+        """True while the container is paused: by a caller, or by the daemon that copies its files."""
+        with contextlib.suppress(CorralError), mapped(op="exec", sandbox_id=self.id):
+            return bool((await self.api.inspect(self.container))["State"]["Paused"])
+        return False
 
     # Running.
 
@@ -153,14 +210,20 @@ class DockerSandbox(SandboxPrimitives):
         if request.read_only or request.hidden:
             await self.io.arun(self._check_views())
         process = DockerProcess(self, request)
-        try:
+        with self._naming_end():
             await self.io.arun(self._begin(process), undo=_end_process)
+        return process
+
+    @contextlib.contextmanager
+    def _naming_end(self) -> Iterator[None]:
+        """An error that comes of the sandbox's end or stop is replaced by one that says so."""
+        try:
+            yield
         except CorralError as error:
             if self._body.is_stopped or self._body.is_gone:
                 self._check()
             error.sandbox_id = error.sandbox_id or self.id
             raise
-        return process
 
     async def _check_views(self) -> None:
         lack: str | None = "the container was made without"
@@ -342,7 +405,8 @@ class DockerSandbox(SandboxPrimitives):
         self._keeping.forget(self)
 
     async def let_go(self) -> None:
-        """Close the control. In the I/O thread."""
+        """Close the control, and let the agent end. In the I/O thread."""
+        await self._channels.let_go()
         control, self._body.control = self._body.control, None
         if control is not None and self._body.control_pid == os.getpid():
             await control.close()

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
+from corral.concurrency.waiting import wait_for
 from corral.errors import CorralError
 from corral.inside.bundle import bundle
 from corral.inside.frames import PIECE_BYTES, Parser, pack
@@ -19,6 +20,7 @@ AGENT_PARTS = (
 
 _MAX_HEARD_BYTES = 256 * 1024
 """An agent's frames are pieces of output and small messages. What is longer is forged, and costs us memory and time."""
+_HEARD_KINDS = frozenset((b"H", b"s", b"f", b"o", b"e", b"O", b"E", b"k", b"w", b"c", b"x", b"z", b"P"))
 _BOOT_SECONDS = 45.0
 _END_SECONDS = 10.0
 _ASK_SECONDS = 2.0
@@ -160,8 +162,11 @@ class Channel:
     # What comes.
 
     def _take(self, data: bytes) -> None:
+        """Raises: ValueError for what no agent of ours says; then the channel is lost."""
         self._heard = True
         for kind, number, content in self._parser.feed(data):
+            if kind not in _HEARD_KINDS:
+                raise ValueError(f"a frame of the kind {kind!r}")
             if kind == b"H":
                 if not self._booted.done():
                     self._agent, self.packs = number, self._transport.slow and content == b"z"
@@ -254,6 +259,43 @@ class Channel:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+class Channels:
+    """The channel to the agent of one sandbox: opened when it is first needed, and again after it was lost."""
+
+    def __init__(self, open_channel: Callable[[], Coroutine[Any, Any, Channel]]) -> None:
+        self._open = open_channel
+        # At most one: a forked process has another event loop, and needs a channel of its own.
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Channel]] = {}
+
+    async def here(self) -> Channel:
+        """The channel of the running event loop. Raises: what opening it raises."""
+        loop = asyncio.get_running_loop()
+        while True:
+            opening = self._opening.get(loop)
+            if opening is None or (opening.done() and _find_open(opening) is None):
+                opening = loop.create_task(self._open())
+                self._opening = {loop: opening}
+            channel = await wait_for(opening)
+            if not channel.lost:
+                return channel
+
+    async def let_go(self) -> None:
+        """Disconnect from the agent; see `Channel.let_go`. An agent that is just starting is ended."""
+        opening = self._opening.pop(asyncio.get_running_loop(), None)
+        if opening is None:
+            return
+        if not opening.done():
+            opening.cancel()
+        elif (channel := _find_open(opening)) is not None:
+            await channel.let_go()
+
+
+def _find_open(opening: asyncio.Task[Channel]) -> Channel | None:
+    if opening.cancelled() or opening.exception() is not None or opening.result().lost:
+        return None
+    return opening.result()
 
 
 def told(data: bytes) -> dict[str, Any]:

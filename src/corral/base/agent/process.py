@@ -115,6 +115,21 @@ class AgentProcess(AsyncProcess):
         self._asking: asyncio.Task[None] | None = None
         self._rest: asyncio.Event | None = None
 
+    async def launch(self, channels: Callable[[], Awaitable[Channel]], explain: Explain) -> None:
+        """Start it, from any event loop, on the channel that `channels` gives. Cancelled, it is ended.
+
+        Raises: as `start`, and what `channels` raises.
+        """
+
+        async def begin() -> None:
+            await self.start(await channels(), explain)
+
+        try:
+            await self._portal.finish(begin())
+        except asyncio.CancelledError:
+            self.end_tree("cancelled")  # whether it was started already, or only will be
+            raise
+
     # On the channel's loop.
 
     async def start(self, channel: Channel, explain: Explain) -> None:
