@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from typing import Any
 
 from corral.base.agent.process import Task
+from corral.base.exchange import SPOOL_BYTES, Known, measured
 from corral.base.filereports import file_error
 from corral.base.files import CHUNK_BYTES, check_content, spool
 from corral.base.process import AsyncProcess
 from corral.base.requestfiles import Message, RequestFiles
-from corral.base.shellfiles.running import SPOOL_BYTES, Known, measured
 from corral.errors import CapabilityError, CorralError, ExecError, SandboxFileError, SandboxFileInterruptedError
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values

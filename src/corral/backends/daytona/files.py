@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
+from corral.base.exchange import measured
 from corral.base.requestfiles import Message
-from corral.base.shellfiles.running import measured
 from corral.base.taskfiles import Spawn, TaskFiles, frame
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
 from corral.paths import FollowedPath, describe

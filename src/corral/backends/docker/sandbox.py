@@ -29,8 +29,6 @@ from corral.base.agent.process import AgentProcess
 from corral.base.files import AsyncFiles
 from corral.base.requestfiles import Message
 from corral.base.shellfiles.files import ShellFiles
-from corral.base.shellfiles.processes import ProcessShell
-from corral.base.shellfiles.resident import ResidentShell
 from corral.base.taskfiles import TaskFiles, file_task, task_request
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal
@@ -93,8 +91,9 @@ class DockerSandbox(SandboxPrimitives):
             self._spawn_files, workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files,
             disk_bytes=lambda: self.spec.resources.disk,
         )  # fmt: skip
-        shell = ResidentShell(ProcessShell(self.spawn, user=""), self._open_shell)
-        self._shell_files = ShellFiles(shell, workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files)
+        self._shell_files = ShellFiles(
+            self.spawn, user="", workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files
+        )
 
     # What its parts need.
 
@@ -143,15 +142,6 @@ class DockerSandbox(SandboxPrimitives):
         self._check()
         if self._body.is_paused:
             raise SandboxPausedError("the sandbox is paused", sandbox_id=self.id, hint="resume() it first")
-
-    async def _open_shell(self) -> DockerProcess:
-        """A shell that stays, for files."""
-        return await self.spawn(
-            SpawnRequest(
-                argv=("/bin/sh",), env={"LC_ALL": "C"}, cwd="/", user="", timeout=None, stdin=True,
-                output_limit_bytes=4096, listened=True,
-            )
-        )  # fmt: skip
 
     @property
     def files(self) -> AsyncFiles:

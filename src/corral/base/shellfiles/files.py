@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 
+from corral.base.exchange import SPOOL_BYTES, Known, measured
 from corral.base.filereports import told
 from corral.base.files import (
     CHUNK_BYTES,
@@ -21,8 +22,7 @@ from corral.base.files import (
 from corral.base.shellfiles import scripts, search
 from corral.base.shellfiles.faults import has_word, make_error
 from corral.base.shellfiles.infos import parse_records, parse_stat
-from corral.base.shellfiles.primitives import Guard, ScriptEnd, Shell
-from corral.base.shellfiles.running import SPOOL_BYTES, Known, Runner, measured
+from corral.base.shellfiles.running import Runner, Spawn
 from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
 from corral.errors import (
@@ -38,18 +38,18 @@ from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import BrokenArchiveError
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
-from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
+from corral.results import EditResult, ExecResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
 
 _EDIT_ATTEMPTS = 8
 
 
 class ShellFiles(AsyncFiles):
-    """Files by shell scripts that run inside. `guard` is asked before everything else."""
+    """Files by shell scripts that run inside as `user`. `guard` is called before everything else."""
 
-    def __init__(self, shell: Shell, *, workdir: str, sandbox_id: str, guard: Guard) -> None:
+    def __init__(self, spawn: Spawn, *, user: str, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
         super().__init__(workdir=workdir)
         self._sandbox_id = sandbox_id
-        self._runner = Runner(shell, guard)
+        self._runner = Runner(spawn, user=user, guard=guard)
         self._guard = guard
         self._turn = Turn()
 
@@ -59,9 +59,9 @@ class ShellFiles(AsyncFiles):
         self._check(end, path=path, op=op)
         return output
 
-    def _check(self, end: ScriptEnd, *, path: str, op: str) -> None:
+    def _check(self, end: ExecResult, *, path: str, op: str) -> None:
         if end.exit_code != 0:
-            raise make_error(end, path=path, op=op, sandbox_id=self._sandbox_id)
+            raise make_error(end.exit_code, end.stderr_bytes, path=path, op=op, sandbox_id=self._sandbox_id)
 
     # Reading and writing.
 
@@ -70,7 +70,7 @@ class ShellFiles(AsyncFiles):
         head = b""
         async with self._runner.open(_for(target, scripts.READ), (target,)) as run:
             begun = False
-            async for received in run.stdout():
+            async for received in run.output:
                 piece = received
                 if not begun:  # the first line is the size
                     head += received
@@ -78,7 +78,7 @@ class ShellFiles(AsyncFiles):
                     begun = bool(newline)
                 for offset in range(0, len(piece), chunk_bytes):
                     yield piece[offset : offset + chunk_bytes]
-            self._check(await run.end(), path=target, op="read")
+            self._check(await run.process.wait(), path=target, op="read")
 
     async def write(
         self,
@@ -115,7 +115,7 @@ class ShellFiles(AsyncFiles):
         except asyncio.CancelledError:
             await self._drop(target, name)
             raise
-        if has_word(end, "ECHANGED"):
+        if has_word(end.stderr_bytes, "ECHANGED"):
             raise changed_meanwhile(target, sandbox_id=self._sandbox_id)
         self._check(end, path=target, op="edit" if how == "swap" else "write")
 
@@ -176,10 +176,10 @@ class ShellFiles(AsyncFiles):
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         target = self.at(path)
         found: list[FileInfo] = []
-        async with self._runner.open(_for(target, scripts.LIST), (target,)) as run:
-            async for info in parse_records(run.stdout(), root=target):
+        async with self._runner.open(_for(target, scripts.WALK), (target, "1", "all", "readable")) as run:
+            async for info in parse_records(run.output, root=target):
                 found.append(info)  # noqa: PERF401 - a comprehension would hide that it streams
-            self._check(await run.end(), path=target, op="list")
+            self._check(await run.process.wait(), path=target, op="list")
         return sorted(found, key=lambda info: info.name)
 
     async def glob(
@@ -189,16 +189,16 @@ class ShellFiles(AsyncFiles):
         if pattern.startswith("/"):
             root, pattern = SandboxPath("/"), pattern.lstrip("/")
         wanted, found, prefix = compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
-        args = (root, str(find_depth(pattern) or 0), "all" if hidden else "visible")
+        args = (root, str(find_depth(pattern) or 0), "all" if hidden else "visible", "")
         async with self._runner.open(_for(root, scripts.WALK), args) as run:
-            async for info in parse_records(run.stdout(), root=root):
+            async for info in parse_records(run.output, root=root):
                 if wanted.fullmatch(info.path[prefix:]):
                     if len(found) >= limit:
                         return GlobResult(_sorted(found), truncated=True)
                     found.append(info)
-            end = await run.end()
+            end = await run.process.wait()
             self._check(end, path=root, op="glob")
-        return GlobResult(_sorted(found), unreadable=search.find_unreadable(end.stderr, root))
+        return GlobResult(_sorted(found), unreadable=search.find_unreadable(end.stderr_bytes, root))
 
     async def grep(
         self,
@@ -217,13 +217,13 @@ class ShellFiles(AsyncFiles):
             wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
             matches, truncated = await search.grep(
-                run.stdout(), root, wanted, include=include, limit=limit, without=frozenset(without)
+                run.output, root, wanted, include=include, limit=limit, without=frozenset(without)
             )
             if truncated:
                 return GrepResult(matches, truncated=True)
-            end = await run.end()
+            end = await run.process.wait()
             self._check(end, path=root, op="grep")
-        return GrepResult(matches, unreadable=search.find_unreadable(end.stderr, root))
+        return GrepResult(matches, unreadable=search.find_unreadable(end.stderr_bytes, root))
 
     async def replace(
         self,
@@ -240,10 +240,10 @@ class ShellFiles(AsyncFiles):
         with told(root, sandbox_id=self._sandbox_id, op="replace"):
             wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
         async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
-            places = await search.find_files(run.stdout(), root, wanted, include=include)
-            end = await run.end()
+            places = await search.find_files(run.output, root, wanted, include=include)
+            end = await run.process.wait()
             self._check(end, path=root, op="replace")
-        unreadable, counts = list(search.find_unreadable(end.stderr, root)), dict[str, int]()
+        unreadable, counts = list(search.find_unreadable(end.stderr_bytes, root)), dict[str, int]()
         for place in places:
             try:
                 content = await self.read(place)
@@ -297,9 +297,9 @@ class ShellFiles(AsyncFiles):
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
         async with self._runner.open(scripts.PACK, (target,)) as run:
-            async for piece in run.stdout():
+            async for piece in run.output:
                 yield piece
-            self._check(await run.end(), path=target, op="pack")
+            self._check(await run.process.wait(), path=target, op="pack")
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         target = self.at(path)

@@ -72,17 +72,6 @@ if [ -z "$2" ] && [ -L "$1" ]; then readlink "$1"; fi
 )
 """path, `-L` or nothing. One line; of a link, its target after it."""
 
-LIST = (
-    _FAIL
-    + _ENTER
-    + """
-[ -z "$nolinks" ] || enter "$1" no
-[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
-[ -r "$1" ] && [ -x "$1" ] || fail EACCES
-case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
-"""
-)
-
 _TELL = r"""
 if find / -maxdepth 0 -printf '' 2>/dev/null; then
   find "$root" -mindepth 1 $depth $prune -printf '%y %m %s %T@ %U %G %D:%i %n\0%p\0%l\0'
@@ -97,15 +86,13 @@ fi
 exit 0
 """
 
-LIST += "depth='-maxdepth 1'; prune=\n" + _TELL
-"""path. Records of three: what `stat` knows, the path, a link's target."""
-
 WALK = (
     _FAIL
     + _ENTER
     + """
-[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
 [ -z "$nolinks" ] || enter "$1" no
+[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
+[ -z "$4" ] || { [ -r "$1" ] && [ -x "$1" ]; } || fail EACCES
 case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
 depth=; [ "$2" = 0 ] || depth="-maxdepth $2"
 prune=; set -f
@@ -113,7 +100,10 @@ prune=; set -f
 """
     + _TELL
 )
-"""path, how deep (0: without end), `all` or `visible`. Records as of `LIST`."""
+"""path, how deep (0: without end), `all` or `visible`, `readable` if the folder must be.
+
+Records of three: what `stat` knows, the path, a link's target.
+"""
 
 READ = (
     _FAIL
