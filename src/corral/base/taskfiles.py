@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from corral.base.agent.process import Task
-from corral.base.exchange import SPOOL_BYTES, Known, measured
+from corral.base.exchange import SPOOL_BYTES, Exchange, Known, exchanging, measured
 from corral.base.filereports import file_error
 from corral.base.files import CHUNK_BYTES, check_content, spool
 from corral.base.process import AsyncProcess
 from corral.base.requestfiles import Message, RequestFiles
-from corral.errors import CapabilityError, CorralError, ExecError, SandboxFileError, SandboxFileInterruptedError
+from corral.errors import CapabilityError, ExecError, SandboxFileError, SandboxFileInterruptedError
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values
 from corral.paths import describe
@@ -29,7 +28,6 @@ FILE_PARTS = (
 _STDERR_LIMIT_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 4 * 1024 * 1024
 _MAX_VALUES = 200_000
-_END_SECONDS = 10.0
 _PUBLIC_NAMES = {"link": "symlink", "stage": "write"}
 
 Spawn = Callable[[Message, bool], Awaitable[AsyncProcess]]
@@ -76,21 +74,17 @@ class TaskFiles(RequestFiles):
         """A request that is being answered, for as long as the block lasts. `content`: what it reads, in blocks."""
         self._guard()
         op = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
-        spawning = asyncio.ensure_future(self._spawn(message, content is not None))
-        try:
-            process = await asyncio.shield(spawning)
-        except asyncio.CancelledError:
-            await asyncio.shield(asyncio.ensure_future(_give_up(spawning)))
-            raise
-        except ExecError as error:
-            raise SandboxFileInterruptedError(
-                f"{path}: {error.message}", path=path, sandbox_id=self._sandbox_id, op=op, hint=error.hint
-            ) from error
-        run = _Run(process, content, path=path, op=op, sandbox_id=self._sandbox_id)
-        try:
-            yield run
-        finally:
-            await asyncio.shield(asyncio.ensure_future(run.stop()))
+
+        async def spawn() -> AsyncProcess:
+            try:
+                return await self._spawn(message, content is not None)
+            except ExecError as error:
+                raise SandboxFileInterruptedError(
+                    f"{path}: {error.message}", path=path, sandbox_id=self._sandbox_id, op=op, hint=error.hint
+                ) from error
+
+        async with exchanging(spawn(), content, gently=op == "write") as exchange:
+            yield _Run(exchange, path=path, op=op, sandbox_id=self._sandbox_id)
 
     async def _ask(self, message: Message, payloads: Sequence[bytes] = (), *, path: str) -> Message:
         _, last = await self._collect(message, payloads, path=path)
@@ -207,35 +201,13 @@ class TaskFiles(RequestFiles):
 class _Run:
     """A request that a process inside answers."""
 
-    def __init__(
-        self, process: AsyncProcess, content: AsyncIterable[bytes] | None, *, path: str, op: str, sandbox_id: str
-    ) -> None:
-        self._process = process
+    def __init__(self, exchange: Exchange, *, path: str, op: str, sandbox_id: str) -> None:
+        self._process = exchange.process
+        self._output = exchange.output
         self._path = path
         self._op = op
         self._sandbox_id = sandbox_id
-        self._output = self._read()
         self._buffer = b""
-        self._feeding = asyncio.ensure_future(self._feed(content)) if content is not None else None
-
-    async def _feed(self, content: AsyncIterable[bytes]) -> None:
-        with contextlib.suppress(Exception):  # it has ended, or wants no more; what the stream raised is kept by it
-            source = aiter(content)
-            try:
-                async for piece in source:
-                    await self._process.write(piece)
-            finally:
-                close = getattr(source, "aclose", None)
-                if close is not None:  # a generator may hold something open
-                    await close()
-                await self._process.close_stdin()
-
-    async def _read(self) -> AsyncGenerator[bytes, None]:
-        output = self._process.output()
-        async with contextlib.aclosing(output):  # type: ignore[type-var]  # an async generator, whatever it says
-            async for chunk in output:
-                if chunk.stream == "stdout":
-                    yield chunk.data
 
     async def line(self) -> Message:
         """The next line of the answer. What comes from inside is hostile: it is bounded before it is parsed.
@@ -289,33 +261,6 @@ class _Run:
 
     def _error(self, text: str) -> SandboxFileError:
         return SandboxFileError(f"{self._path}: {text}", path=self._path, sandbox_id=self._sandbox_id, op=self._op)
-
-    async def stop(self) -> None:
-        """See that it has ended; one that writes by itself, so that it leaves nothing unfinished."""
-        if self._op != "write":
-            self._process.end_tree("cancelled")  # at once: whoever waits may be cancelled while waiting
-        if self._feeding is not None:
-            self._feeding.cancel()
-            await asyncio.gather(self._feeding, return_exceptions=True)
-        await _let_end(self._process)
-
-
-async def _give_up(spawning: asyncio.Future[AsyncProcess]) -> None:
-    """Let a task begin, and give up."""
-    await asyncio.wait([spawning], timeout=_END_SECONDS)
-    if not spawning.done():
-        spawning.cancel()  # nothing inside answers: it is ended as soon as something does
-    elif not spawning.cancelled() and spawning.exception() is None:
-        await _let_end(spawning.result())
-
-
-async def _let_end(process: AsyncProcess) -> None:
-    """Its input ends, so that it gives up by itself."""
-    with contextlib.suppress(CorralError, TimeoutError):
-        await process.close_stdin()
-        await process.wait(timeout=_END_SECONDS)
-    process.end_tree("cancelled")
-    await process.aclose()
 
 
 async def frame(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
