@@ -1,4 +1,4 @@
-"""Makes, finds and ends containers."""
+"""The Docker backend: creates, finds and deletes containers."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ class _Identity:
 class DockerBackend(Backend):
     """Docker, or podman, as `corral.protocol.Backend`.
 
-    `host` is the daemon's address, else CORRAL_DOCKER_HOST, DOCKER_HOST, Docker's own socket, or podman's. `image` is
-    for specs that name none (CORRAL_DOCKER_IMAGE), `memory_bytes` for those that leave memory at its default.
-    `isolation="gvisor"` runs containers by `runsc`. `pull=False` never fetches an image.
+    `host` is the daemon's address; the default is CORRAL_DOCKER_HOST, DOCKER_HOST, Docker's own socket, or podman's.
+    `image` is used for specs without an image (CORRAL_DOCKER_IMAGE), `memory_bytes` for those that leave memory at its
+    default. `isolation="gvisor"` runs containers with `runsc`. `pull=False` never fetches an image.
     """
 
     name = NAME
@@ -105,7 +105,7 @@ class DockerBackend(Backend):
         self._owned.discard(sandbox)
 
     def _own(self) -> set[DockerSandbox]:
-        """Those of this process: a forked child has none of its parent's."""
+        """The sandboxes of this process: a forked child does not own those of its parent."""
         if self._pid != os.getpid():
             self._pid, self._owned, self._tokens, self._lock = os.getpid(), set(), TokenBook(), threading.Lock()
         return self._owned
@@ -117,7 +117,7 @@ class DockerBackend(Backend):
     async def _find_all(self) -> list[Json]:
         return await self._api.find_containers(LABEL)
 
-    # Making.
+    # Creating.
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
         return AsyncSandbox.around(await self._make(spec), on_event=on_event, event="created")
@@ -130,14 +130,14 @@ class DockerBackend(Backend):
         trash: str | None = None,
         sandbox_id: str | None = None,
     ) -> DockerSandbox:
-        """From any event loop. `image`: of our own making, instead of the spec's."""
+        """From any event loop. `image`: one that Corral committed, used in place of the spec's."""
         refuse_what_is_missing(spec)
         self._own()
         work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id)
         return await self._io.arun(work, undo=self._undo)
 
     async def _undo(self, sandbox: DockerSandbox) -> None:
-        if sandbox.spec.client_token is None:  # of one with a token, others may have been given the same
+        if sandbox.spec.client_token is None:  # with a token, other callers may have been given the same sandbox
             await sandbox.end()
 
     async def _create(
@@ -148,7 +148,7 @@ class DockerBackend(Backend):
             return await self._tokens.make_once(spec.client_token, lambda: self._build(spec, image, trash, sandbox_id))
 
     async def _prepare(self) -> None:
-        """Once: is the daemon what we need, and what did others leave behind?"""
+        """Once: check that the daemon has what we need, and remove what ended processes left behind."""
         if self._swept:
             return
         info = await self._api.info()
@@ -239,7 +239,7 @@ class DockerBackend(Backend):
             await self._api.put_archive(container, "/", make_tar((info, b"")))
 
     async def _clear_up(self, creating: asyncio.Future[str], sandbox: DockerSandbox, body: Body) -> None:
-        """Nothing of a create that failed or was cancelled stays."""
+        """Remove everything that a failed or cancelled create has left."""
         try:
             body.container = await creating
             await sandbox.end()
@@ -353,8 +353,7 @@ class DockerBackend(Backend):
         if info is None:
             return await (await self._adopted(sandbox_id)).fork(spec)
         known = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
-        wish = spec or as_another(known)
-        sandbox = await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
+        sandbox = await self._make(spec or as_another(known), image=f"{STOPPED}:{info.sandbox_id}")
         return AsyncSandbox.around(sandbox, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
@@ -386,8 +385,8 @@ class DockerBackend(Backend):
             return
         spec = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
         limits = resized(spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=info.sandbox_id)
-        wish = replace(spec, resources=limits)
-        await self._io.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, wish))
+        changed = replace(spec, resources=limits)
+        await self._io.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, changed))
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
         return await self._io.arun(self._keeping.list_snapshots())
@@ -432,7 +431,7 @@ class DockerBackend(Backend):
 
 
 async def can_limit_disk(api: EngineApi) -> bool:
-    """Whether the storage driver may be able to; on XFS, the first container shows."""
+    """True if the storage driver may be able to limit one container's disk; on XFS, the first container shows."""
     info = await api.info()
     driver = str(info.get("Driver", ""))
     backing = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2).get("Backing Filesystem", "")

@@ -1,4 +1,4 @@
-"""From what a script said to the error that it means."""
+"""Translates the failure of a script to an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TEXTS = {
     "filename too long": errno.ENAMETOOLONG,
     "invalid argument": errno.EINVAL,
 }
-"""What glibc and musl say, in LC_ALL=C."""
+"""The messages of glibc and musl, with LC_ALL=C."""
 
 _OURS = re.compile(rb"^corral:([A-Z]+)$", re.MULTILINE)
 _SAID = re.compile(r": ([A-Za-z][A-Za-z -]+)$")

@@ -1,4 +1,4 @@
-"""ShellFiles: the files of a sandbox, by scripts that are run inside."""
+"""`ShellFiles`: files by shell scripts that run inside. Matching and editing is done here, on the host."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ShellFiles(AsyncFiles):
         self._turn = Turn()
 
     async def _run(self, script: str, *args: str, path: str, op: str) -> bytes:
-        """Run a small script to its end; what it printed."""
+        """Run a small script to its end; returns its output."""
         output, end = await self._runner.finish(_for(path, script), args)
         self._check(end, path=path, op=op)
         return output
@@ -104,7 +104,7 @@ class ShellFiles(AsyncFiles):
     async def _put(
         self, target: str, data: bytes, *, mode: int | None = None, parents: bool = False, how: str, sha256: str = ""
     ) -> None:
-        """Content of a known size: one script does it all, and gives up by itself if its input is cut short."""
+        """Write content of a known size with one script, which gives up by itself if its input is cut short."""
         name = _new_name()
         args = (
             target, name, str(len(data)), "keep" if mode is None else f"{mode:o}", "yes" if parents else "no",
@@ -122,7 +122,7 @@ class ShellFiles(AsyncFiles):
     async def _write_stream(
         self, target: str, content: AsyncIterable[bytes], mode: int | None, parents: str, how: str
     ) -> int:
-        """Content of an unknown size: put aside first, and made the file only when all of it has come."""
+        """Write content of an unknown size: to a temporary file first, which is renamed when all content has come."""
         name, mode_text = _new_name(), "keep" if mode is None else f"{mode:o}"
         counted = measured(content)
         try:
@@ -140,7 +140,7 @@ class ShellFiles(AsyncFiles):
         return counted.total
 
     async def _drop(self, target: str, name: str) -> None:
-        """A script that was ended in the middle can't clean up after itself."""
+        """Remove the temporary file of a script that was ended in the middle."""
         await asyncio.shield(asyncio.ensure_future(self._runner.forget(scripts.DROP, (target, name))))
 
     async def _edit(
@@ -292,7 +292,7 @@ class ShellFiles(AsyncFiles):
             "this backend does not support watch",
             sandbox_id=self._sandbox_id, op="watch", hint="call list or glob again and compare `modified`",
         )  # fmt: skip
-        yield  # an async generator, as the contract has it
+        yield  # makes this an async generator, as the contract requires
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
@@ -317,7 +317,7 @@ class ShellFiles(AsyncFiles):
 
 
 def _for(path: str, script: str) -> str:
-    """A script, and whether links on the way to its path are followed."""
+    """A script, preceded by whether it follows links in its path."""
     return (scripts.NO_LINKS if isinstance(path, FollowedPath) else scripts.LINKS) + script
 
 
