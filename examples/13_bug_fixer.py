@@ -1,6 +1,6 @@
 """Two classic AG2 agents: one fixes a program, the other runs the proposed fix, until it works.
 
-The one that mends is a script here; give it an `llm_config` instead. The code runs on a Daytona service: if
+The agent that fixes is a script here; give it an `llm_config` instead. The code runs on a Daytona service: if
 DAYTONA_API_URL is not set, on a `corral serve` that lives as long as this program.
 
 Packages: corral[daytona,server] ag2==0.14.0

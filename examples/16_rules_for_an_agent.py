@@ -57,7 +57,7 @@ with Sandbox() as box:
         ToolCallPart("grep", {"pattern": "hunter", "ignore_hidden": False}),
     )  # fmt: skip
 
-    print("rules of one's own:")
+    print("your own rules:")
     run(
         box, CorralToolset(box, permissions=RULES, ask_callback=ask),
         ToolCallPart("write_file", {"path": "tests/test_a.py", "content": "assert True\n"}),

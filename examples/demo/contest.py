@@ -36,5 +36,5 @@ async def hold_contest(backend: EmbeddedBackend, *, tell: Callable[[str], None],
         say()  # takes the line of the progress away
         show_standings(result.standings, result.attempts)
         show_winner(result.standings, None)
-        say(f"  all of them in {show_seconds(result.seconds)}, and each in a sandbox of its own", "")
+        say(f"  all of them in {show_seconds(result.seconds)}, each in its own sandbox", "")
     return result.winners == ("gamma",) and result.complete

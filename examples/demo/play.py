@@ -63,7 +63,7 @@ def _find_program() -> str:
 
 @contextlib.contextmanager
 def _own_data_folder() -> Iterator[Path]:
-    """Never among the sandboxes of whoever watches."""
+    """A data folder without the user's sandboxes."""
     if configured := os.environ.get("CORRAL_DATA_DIR"):
         yield Path(configured).absolute()
         return
@@ -75,7 +75,7 @@ async def _play(backend: EmbeddedBackend) -> bool:
     progress.show("starting the engine …")
     able = await backend.capabilities()
     _say(
-        paint(f"Corral {corral.__version__}", "bold") + ": code that you don't trust, in a sandbox of its own",
+        paint(f"Corral {corral.__version__}", "bold") + ": code that you don't trust, in its own sandbox",
         paint(f"{platform.system()} {platform.release()}, {able.isolation}, limits {able.limits}, network none", "dim"),
         "",
     )

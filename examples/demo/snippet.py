@@ -52,7 +52,7 @@ HOSTILE = (
     Snippet(
         "reads the host's passwords", "python",
         'print(open("/etc/shadow").read())',
-        stopped_by="a root file system of its own: the host's /etc and homes are not in it",
+        stopped_by="its own root file system: the host's /etc and homes are not in it",
     ),
     Snippet(
         "opens a socket to the outside", "python",
@@ -61,7 +61,7 @@ HOSTILE = (
         'print("interfaces:", *names)\n'
         'if names == ["lo"]:  # nothing can leave: only then is it tried\n'
         '    socket.create_connection(("192.0.2.1", 443), timeout=2)',
-        stopped_by="a network namespace of its own, with loopback and nothing else",
+        stopped_by="its own network namespace, which only has loopback",
     ),
     Snippet(
         "takes all the memory", "python",

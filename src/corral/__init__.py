@@ -10,263 +10,122 @@ The names below are loaded when they are first used: importing `corral` executes
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from corral.client.registry import backend_names, get_backend
-    from corral.client.sandbox import AsyncSandbox
-    from corral.client.sync import Files, Process, Sandbox, ShellSession, Terminal
-    from corral.environment.environment import Environment
-    from corral.environment.variable import Variable
-    from corral.errors import (
-        BackendError,
-        BackendUnavailableError,
-        CapabilityError,
-        CorralError,
-        EditConflictError,
-        EditError,
-        EngineFaultError,
-        EnvironmentFullError,
-        ExecError,
-        ExecTimeoutError,
-        ExitError,
-        HostExhaustedError,
-        InvalidCommandError,
-        JudgeError,
-        LeftBehindError,
-        NameTakenError,
-        NotRecordedError,
-        PolicyError,
-        RateLimitedError,
-        RunFolderError,
-        SandboxClosedError,
-        SandboxError,
-        SandboxFileError,
-        SandboxFileExistsError,
-        SandboxFileInterruptedError,
-        SandboxFileKindError,
-        SandboxFileNotFoundError,
-        SandboxFileTooLargeError,
-        SandboxGoneError,
-        SandboxIsFolderError,
-        SandboxLinkError,
-        SandboxNoSpaceError,
-        SandboxNotFolderError,
-        SandboxPausedError,
-        SandboxPermissionError,
-        SandboxStoppedError,
-        SessionEndedError,
-        SnapshotNotFoundError,
-        SpecError,
-        UnknownBackendError,
-        UnknownLanguageError,
-        VariableError,
-        WorkdirError,
-    )
-    from corral.image import Image
-    from corral.languages import Language, Runtime, register_language
-    from corral.results import (
-        Capabilities,
-        CodeResult,
-        DownloadResult,
-        EditResult,
-        Event,
-        ExecResult,
-        FileInfo,
-        GlobResult,
-        GrepMatch,
-        GrepResult,
-        OutputChunk,
-        ReplaceResult,
-        SandboxInfo,
-        SandboxUsage,
-        SnapshotInfo,
-        Usage,
-        WatchEvent,
-    )
-    from corral.sessions.interpreter.events import ContextInfo, RunEvent, RunResult
-    from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
+from corral.client.exports import load_lazily
 
 __version__ = "0.1.0"
 
-_HOME_OF = {
-    "AsyncSandbox": "corral.client.sandbox",
-    "BackendError": "corral.errors",
-    "BackendUnavailableError": "corral.errors",
-    "Capabilities": "corral.results",
-    "CapabilityError": "corral.errors",
-    "CodeResult": "corral.results",
-    "ContextInfo": "corral.sessions.interpreter.events",
-    "CorralError": "corral.errors",
-    "EditConflictError": "corral.errors",
-    "EditError": "corral.errors",
-    "DownloadResult": "corral.results",
-    "EditResult": "corral.results",
-    "EngineFaultError": "corral.errors",
-    "Environment": "corral.environment.environment",
-    "EnvironmentFullError": "corral.errors",
-    "Event": "corral.results",
-    "ExecError": "corral.errors",
-    "ExecResult": "corral.results",
-    "ExecTimeoutError": "corral.errors",
-    "ExitError": "corral.errors",
-    "FileInfo": "corral.results",
-    "Files": "corral.client.sync",
-    "GlobResult": "corral.results",
-    "GrepMatch": "corral.results",
-    "GrepResult": "corral.results",
-    "Image": "corral.image",
-    "HostExhaustedError": "corral.errors",
-    "InvalidCommandError": "corral.errors",
-    "JudgeError": "corral.errors",
-    "Language": "corral.languages",
-    "LeftBehindError": "corral.errors",
-    "Lifetime": "corral.spec",
-    "NameTakenError": "corral.errors",
-    "NetworkPolicy": "corral.spec",
-    "NotRecordedError": "corral.errors",
-    "OutputChunk": "corral.results",
-    "PolicyError": "corral.errors",
-    "Process": "corral.client.sync",
-    "RateLimitedError": "corral.errors",
-    "ReplaceResult": "corral.results",
-    "Resources": "corral.spec",
-    "RunEvent": "corral.sessions.interpreter.events",
-    "RunFolderError": "corral.errors",
-    "RunResult": "corral.sessions.interpreter.events",
-    "Runtime": "corral.languages",
-    "Sandbox": "corral.client.sync",
-    "SandboxClosedError": "corral.errors",
-    "SandboxError": "corral.errors",
-    "SandboxFileError": "corral.errors",
-    "SandboxFileExistsError": "corral.errors",
-    "SandboxFileInterruptedError": "corral.errors",
-    "SandboxFileKindError": "corral.errors",
-    "SandboxFileNotFoundError": "corral.errors",
-    "SandboxFileTooLargeError": "corral.errors",
-    "SandboxGoneError": "corral.errors",
-    "SandboxInfo": "corral.results",
-    "SandboxIsFolderError": "corral.errors",
-    "SandboxLinkError": "corral.errors",
-    "SandboxNoSpaceError": "corral.errors",
-    "SandboxNotFolderError": "corral.errors",
-    "SandboxPausedError": "corral.errors",
-    "SandboxPermissionError": "corral.errors",
-    "SandboxStoppedError": "corral.errors",
-    "SandboxUsage": "corral.results",
-    "SessionEndedError": "corral.errors",
-    "ShellSession": "corral.client.sync",
-    "SnapshotInfo": "corral.results",
-    "SnapshotNotFoundError": "corral.errors",
-    "Spec": "corral.spec",
-    "SpecError": "corral.errors",
-    "Terminal": "corral.client.sync",
-    "UnknownBackendError": "corral.errors",
-    "UnknownLanguageError": "corral.errors",
-    "Usage": "corral.results",
-    "Variable": "corral.environment.variable",
-    "VariableError": "corral.errors",
-    "WatchEvent": "corral.results",
-    "WorkdirError": "corral.errors",
-    "backend_names": "corral.client.registry",
-    "get_backend": "corral.client.registry",
-    "register_language": "corral.languages",
-}
-
-__all__ = [
-    "AsyncSandbox",
-    "BackendError",
-    "BackendUnavailableError",
-    "Capabilities",
-    "CapabilityError",
-    "CodeResult",
-    "ContextInfo",
-    "CorralError",
-    "DownloadResult",
-    "EditConflictError",
-    "EditError",
-    "EditResult",
-    "EngineFaultError",
-    "Environment",
-    "EnvironmentFullError",
-    "Event",
-    "ExecError",
-    "ExecResult",
-    "ExecTimeoutError",
-    "ExitError",
-    "FileInfo",
-    "Files",
-    "GlobResult",
-    "GrepMatch",
-    "GrepResult",
-    "HostExhaustedError",
-    "Image",
-    "InvalidCommandError",
-    "JudgeError",
-    "Language",
-    "LeftBehindError",
-    "Lifetime",
-    "NameTakenError",
-    "NetworkPolicy",
-    "NotRecordedError",
-    "OutputChunk",
-    "PolicyError",
-    "Process",
-    "RateLimitedError",
-    "ReplaceResult",
-    "Resources",
-    "RunEvent",
-    "RunFolderError",
-    "RunResult",
-    "Runtime",
-    "Sandbox",
-    "SandboxClosedError",
-    "SandboxError",
-    "SandboxFileError",
-    "SandboxFileExistsError",
-    "SandboxFileInterruptedError",
-    "SandboxFileKindError",
-    "SandboxFileNotFoundError",
-    "SandboxFileTooLargeError",
-    "SandboxGoneError",
-    "SandboxInfo",
-    "SandboxIsFolderError",
-    "SandboxLinkError",
-    "SandboxNoSpaceError",
-    "SandboxNotFolderError",
-    "SandboxPausedError",
-    "SandboxPermissionError",
-    "SandboxStoppedError",
-    "SandboxUsage",
-    "SessionEndedError",
-    "ShellSession",
-    "SnapshotInfo",
-    "SnapshotNotFoundError",
-    "Spec",
-    "SpecError",
-    "Terminal",
-    "UnknownBackendError",
-    "UnknownLanguageError",
-    "Usage",
-    "Variable",
-    "VariableError",
-    "WatchEvent",
-    "WorkdirError",
-    "__version__",
-    "backend_names",
-    "get_backend",
-    "register_language",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'corral' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+if TYPE_CHECKING:
+    from corral.client.registry import backend_names as backend_names
+    from corral.client.registry import get_backend as get_backend
+    from corral.client.sandbox import AsyncSandbox as AsyncSandbox
+    from corral.client.sync import Files as Files
+    from corral.client.sync import Process as Process
+    from corral.client.sync import Sandbox as Sandbox
+    from corral.client.sync import ShellSession as ShellSession
+    from corral.client.sync import Terminal as Terminal
+    from corral.environment.environment import Environment as Environment
+    from corral.environment.variable import Variable as Variable
+    from corral.errors import BackendError as BackendError
+    from corral.errors import BackendUnavailableError as BackendUnavailableError
+    from corral.errors import CapabilityError as CapabilityError
+    from corral.errors import CorralError as CorralError
+    from corral.errors import EditConflictError as EditConflictError
+    from corral.errors import EditError as EditError
+    from corral.errors import EngineFaultError as EngineFaultError
+    from corral.errors import EnvironmentFullError as EnvironmentFullError
+    from corral.errors import ExecError as ExecError
+    from corral.errors import ExecTimeoutError as ExecTimeoutError
+    from corral.errors import ExitError as ExitError
+    from corral.errors import HostExhaustedError as HostExhaustedError
+    from corral.errors import InvalidCommandError as InvalidCommandError
+    from corral.errors import JudgeError as JudgeError
+    from corral.errors import LeftBehindError as LeftBehindError
+    from corral.errors import NameTakenError as NameTakenError
+    from corral.errors import NotRecordedError as NotRecordedError
+    from corral.errors import PolicyError as PolicyError
+    from corral.errors import RateLimitedError as RateLimitedError
+    from corral.errors import RunFolderError as RunFolderError
+    from corral.errors import SandboxClosedError as SandboxClosedError
+    from corral.errors import SandboxError as SandboxError
+    from corral.errors import SandboxFileError as SandboxFileError
+    from corral.errors import SandboxFileExistsError as SandboxFileExistsError
+    from corral.errors import SandboxFileInterruptedError as SandboxFileInterruptedError
+    from corral.errors import SandboxFileKindError as SandboxFileKindError
+    from corral.errors import SandboxFileNotFoundError as SandboxFileNotFoundError
+    from corral.errors import SandboxFileTooLargeError as SandboxFileTooLargeError
+    from corral.errors import SandboxGoneError as SandboxGoneError
+    from corral.errors import SandboxIsFolderError as SandboxIsFolderError
+    from corral.errors import SandboxLinkError as SandboxLinkError
+    from corral.errors import SandboxNoSpaceError as SandboxNoSpaceError
+    from corral.errors import SandboxNotFolderError as SandboxNotFolderError
+    from corral.errors import SandboxPausedError as SandboxPausedError
+    from corral.errors import SandboxPermissionError as SandboxPermissionError
+    from corral.errors import SandboxStoppedError as SandboxStoppedError
+    from corral.errors import SessionEndedError as SessionEndedError
+    from corral.errors import SnapshotNotFoundError as SnapshotNotFoundError
+    from corral.errors import SpecError as SpecError
+    from corral.errors import UnknownBackendError as UnknownBackendError
+    from corral.errors import UnknownLanguageError as UnknownLanguageError
+    from corral.errors import VariableError as VariableError
+    from corral.errors import WorkdirError as WorkdirError
+    from corral.image import Image as Image
+    from corral.languages import Language as Language
+    from corral.languages import Runtime as Runtime
+    from corral.languages import register_language as register_language
+    from corral.results import Capabilities as Capabilities
+    from corral.results import CodeResult as CodeResult
+    from corral.results import DownloadResult as DownloadResult
+    from corral.results import EditResult as EditResult
+    from corral.results import Event as Event
+    from corral.results import ExecResult as ExecResult
+    from corral.results import FileInfo as FileInfo
+    from corral.results import GlobResult as GlobResult
+    from corral.results import GrepMatch as GrepMatch
+    from corral.results import GrepResult as GrepResult
+    from corral.results import OutputChunk as OutputChunk
+    from corral.results import ReplaceResult as ReplaceResult
+    from corral.results import SandboxInfo as SandboxInfo
+    from corral.results import SandboxUsage as SandboxUsage
+    from corral.results import SnapshotInfo as SnapshotInfo
+    from corral.results import Usage as Usage
+    from corral.results import WatchEvent as WatchEvent
+    from corral.sessions.interpreter.events import ContextInfo as ContextInfo
+    from corral.sessions.interpreter.events import RunEvent as RunEvent
+    from corral.sessions.interpreter.events import RunResult as RunResult
+    from corral.spec import Lifetime as Lifetime
+    from corral.spec import NetworkPolicy as NetworkPolicy
+    from corral.spec import Resources as Resources
+    from corral.spec import Spec as Spec
+else:
+    __getattr__, __dir__, __all__ = load_lazily(
+        __name__,
+        {
+            ".client.registry": "backend_names get_backend",
+            ".client.sandbox": "AsyncSandbox",
+            ".client.sync": "Files Process Sandbox ShellSession Terminal",
+            ".environment.environment": "Environment",
+            ".environment.variable": "Variable",
+            ".errors": (
+                "BackendError BackendUnavailableError CapabilityError CorralError EditConflictError EditError "
+                "EngineFaultError EnvironmentFullError ExecError ExecTimeoutError ExitError HostExhaustedError "
+                "InvalidCommandError JudgeError LeftBehindError NameTakenError NotRecordedError PolicyError "
+                "RateLimitedError RunFolderError SandboxClosedError SandboxError SandboxFileError "
+                "SandboxFileExistsError SandboxFileInterruptedError SandboxFileKindError SandboxFileNotFoundError "
+                "SandboxFileTooLargeError SandboxGoneError SandboxIsFolderError SandboxLinkError "
+                "SandboxNoSpaceError SandboxNotFolderError SandboxPausedError SandboxPermissionError "
+                "SandboxStoppedError SessionEndedError SnapshotNotFoundError SpecError UnknownBackendError "
+                "UnknownLanguageError VariableError WorkdirError"
+            ),
+            ".image": "Image",
+            ".languages": "Language Runtime register_language",
+            ".results": (
+                "Capabilities CodeResult DownloadResult EditResult Event ExecResult FileInfo GlobResult GrepMatch "
+                "GrepResult OutputChunk ReplaceResult SandboxInfo SandboxUsage SnapshotInfo Usage WatchEvent"
+            ),
+            ".sessions.interpreter.events": "ContextInfo RunEvent RunResult",
+            ".spec": "Lifetime NetworkPolicy Resources Spec",
+        },
+    )
+    __all__.append("__version__")

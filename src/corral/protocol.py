@@ -32,13 +32,13 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NoReturn, TypedDict
+from typing import TYPE_CHECKING, NoReturn, TypedDict, Unpack
 
 from corral.errors import CapabilityError, SandboxClosedError, SandboxGoneError
 from corral.languages import Language, Runtime
 from corral.paths import TEMPORARY
 from corral.results import Capabilities, Event, OutputChunk, SandboxInfo, SandboxState, SandboxUsage, SnapshotInfo
-from corral.spec import USER, Spec
+from corral.spec import USER, LimitOptions, Spec
 
 if TYPE_CHECKING:
     from corral.base.files import AsyncFiles
@@ -83,11 +83,16 @@ class TerminalOptions(SessionOptions, total=False):
     """The terminal's width: 80 by default."""
 
 
-class RecordedOptions(TerminalOptions, total=False):
-    """Keywords of `start_recorded`."""
+class DetachedOptions(SessionOptions, total=False):
+    """Keywords of `start_detached`."""
 
     timeout: float | None
     """The program is killed after so many seconds; by default never."""
+
+
+class RecordedOptions(TerminalOptions, DetachedOptions, total=False):
+    """Keywords of `start_recorded`."""
+
     pty: bool
     """True: the program gets a terminal."""
 
@@ -276,14 +281,7 @@ class SandboxPrimitives(ABC):
         """Unfreeze every process. Idempotent."""
         self.lacks("resume")
 
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
+    async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         """Change limits; those not given stay."""
         self.lacks("resize")
 
@@ -407,15 +405,7 @@ class Backend(ABC):
         """Restore the files of the snapshot. Its processes are killed: `start` it afterwards."""
         self.lacks("rollback")
 
-    async def resize(
-        self,
-        sandbox_id: str,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
+    async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
         """Change the limits of a sandbox; for a stopped one, from its next start on."""
         self.lacks("resize")
 
@@ -429,16 +419,7 @@ class Backend(ABC):
 
     # Detached programs: recorded programs that outlive the process that started them, by number.
 
-    async def start_detached(
-        self,
-        sandbox_id: str,
-        command: Command,
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        user: str | None = None,
-        timeout: float | None = None,
-    ) -> int:
+    async def start_detached(self, sandbox_id: str, command: Command, **options: Unpack[DetachedOptions]) -> int:
         """Start a program in a detached sandbox; returns its number. It has no stdin."""
         self.lacks("detached programs")
 

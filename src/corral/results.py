@@ -322,6 +322,10 @@ class SnapshotInfo:
     """Its size without the snapshots below it; None if unknown."""
 
 
+DERIVED_POWERS = frozenset({"sessions", "interpreter"})
+"""The powers that `AsyncSandbox` derives from `spawn`: every backend that runs real programs has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a backend supports: each limit is `hard` (enforced by the kernel), `soft` (by sampling) or `none`."""

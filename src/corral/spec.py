@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Any, Literal, TypedDict, Unpack
 
 from corral.errors import CorralError, InvalidCommandError, SpecError
 from corral.image import Image
@@ -120,6 +120,23 @@ class Resources:
     def disk(self) -> int:
         """Disk in bytes."""
         return int(self.disk_bytes)
+
+
+class LimitOptions(TypedDict, total=False):
+    """Keywords of `resize`: the limits to change. None changes nothing."""
+
+    cpus: float | None
+    memory_bytes: int | None
+    disk_bytes: int | None
+    processes: int | None
+
+
+def given_limits(limits: LimitOptions) -> dict[str, Any]:
+    """The limits to change. Raises: TypeError for an unknown keyword."""
+    unknown = sorted(limits.keys() - LimitOptions.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"resize() got an unexpected keyword argument {unknown[0]!r}")
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 _OTHER_NAMES = {"cpu": "cpus", "memory": "memory_bytes", "disk": "disk_bytes"}
@@ -396,23 +413,9 @@ def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
         lifetime = Lifetime(seconds=lifetime, keep_on_failure=keep)
     elif keep:
         lifetime = Lifetime(lifetime.seconds, lifetime.idle_seconds, keep_on_failure=True)
-    return Spec(
-        image=spec_options.get("image"),
-        resources=Resources.parse(spec_options["resources"])
-        if spec_options.get("resources") is not None
-        else Resources(),
-        network=NetworkPolicy.parse(spec_options.get("network")),
-        env=spec_options.get("env") or {},
-        workdir=spec_options.get("workdir", HOME),
-        lifetime=lifetime,
-        name=spec_options.get("name"),
-        labels=spec_options.get("labels") or {},
-        packages=cast("tuple[str, ...]", spec_options.get("packages", ())),
-        venv=spec_options.get("venv"),
-        ephemeral=spec_options.get("ephemeral", False),
-        hostname=spec_options.get("hostname", "corral"),
-        exec_timeout=spec_options.get("exec_timeout"),
-        output_limit_bytes=spec_options.get("output_limit_bytes", DEFAULT_OUTPUT_LIMIT_BYTES),
-        snapshot=spec_options.get("snapshot"),
-        client_token=spec_options.get("client_token"),
-    )
+    given: dict[str, Any] = {**spec_options, "lifetime": lifetime}
+    given.pop("keep_on_failure", None)
+    for name in ("resources", "network", "env", "labels"):
+        if given.get(name) is None:
+            given.pop(name, None)
+    return Spec(**given)

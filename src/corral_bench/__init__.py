@@ -6,24 +6,22 @@ import asyncio
 import platform
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import corral
-from corral.cli.display import Alignment, Progress, Style, paint, plain, show_seconds, show_size, table
+from corral.cli.display import Alignment, Progress, Style, paint, plain, print_table, show_seconds, show_size
 from corral.cli.options import json_option
 from corral.cli.run import to_json
 from corral_bench.attacks import ATTACKS
 from corral_bench.contest import Row, hold_contest
-from corral_bench.figure import Figure, measure_figures
+from corral_bench.figure import measure_figures
+from corral_bench.measuring import Figure
 from corral_bench.peer import Peer, find_peers
 
-if TYPE_CHECKING:
-    from corral_bench.forge import Figure as ContestFigure
-
 _QUICK_SCALE = 0.05
-"""How much of each attack `--quick` makes."""
+"""The scale of the attacks with `--quick`."""
 
 
 @click.command()
@@ -80,7 +78,8 @@ def bench(
         rows = asyncio.run(hold_contest(peers, runs=runs, tell=progress.show))
         figures = asyncio.run(measure_figures(rounds=rounds, tell=progress.show))
     if as_json:
-        click.echo(to_json(_to_json(rows, figures, runs=runs, notes=notes)))
+        contest = [{"task": row.task, "median_seconds": row.medians, "ratio_to_plain": row.ratios} for row in rows]
+        click.echo(to_json({**_describe(figures, runs=runs), "contest": contest, "notes": notes}))
     else:
         _show(rows, figures, peers, runs=runs, notes=notes)
     return 0 if all(figure.good for figure in figures) else 1
@@ -96,19 +95,18 @@ def _bench_server(*, runs: int, restart: int, as_json: bool) -> int:
         calls, figures = asyncio.run(server.measure(runs=runs, restart=restart, tell=progress.show))
     if as_json:
         contest = [{**asdict(call), "ratio": call.ratio} for call in calls]
-        click.echo(to_json({**_about(runs), "calls": contest, "figures": [asdict(figure) for figure in figures]}))
+        click.echo(to_json({**_describe(figures, runs=runs), "calls": contest}))
         return 0
     click.echo(paint(f"Calls through the official SDK, medians of {runs}, all taking turns", "bold"))
     headers = ["", "our server", "constant", "engine alone", "ratio"]
     lines = [
         [call.task, *map(show_seconds, (call.ours, call.constant, call.engine)), f"×{call.ratio:.2f}"] for call in calls
     ]
-    click.echo("\n".join(table(lines, headers=headers, align=["left", "right", "right", "right", "right"], indent=2)))
+    print_table(lines, headers=headers, align=["left", "right", "right", "right", "right"], indent=2)
     click.echo(paint("  constant: the same call to a server that always gives the same answer", "dim"))
     click.echo(paint("  ratio: (our server − engine alone) ÷ constant", "dim"))
     click.echo()
-    lines = [[figure.what, figure.text, figure.detail] for figure in figures]
-    click.echo("\n".join(table(lines, align=["left", "right"], indent=2)))
+    _show_figures(figures)
     click.echo(paint("  plain copy ×: how many times as long as copying the file on the host", "dim"))
     if restart:
         click.echo(paint("  ready again: from the start of the process until it listens", "dim"))
@@ -125,7 +123,7 @@ def _bench_tenants(attacks: tuple[str, ...], *, scale: float, as_json: bool) -> 
         endured = asyncio.run(tenants.measure(names=attacks, scale=scale, tell=progress.show))
     if as_json:
         told = [{**asdict(each), "good": each.good} for each in endured]
-        click.echo(to_json({**_about(1), "scale": scale, "attacks": told}))
+        click.echo(to_json({**_describe(), "scale": scale, "attacks": told}))
     else:
         click.echo(paint("While one tenant attacks, a second one makes cheap calls", "bold"))
         headers = ["", "longest wait", "the server grew", "took", "answers"]
@@ -140,7 +138,7 @@ def _bench_tenants(attacks: tuple[str, ...], *, scale: float, as_json: bool) -> 
             ]
             for each in endured
         ]
-        click.echo("\n".join(table(lines, headers=headers, align=["left", "right", "right", "right"], indent=2)))
+        print_table(lines, headers=headers, align=["left", "right", "right", "right"], indent=2)
         aims = f"at most {show_seconds(tenants.WAIT_SECONDS)} and {show_size(tenants.GROWTH_BYTES)}"
         click.echo(paint(f"  aim, on an idle machine: {aims}; an answer of 0 is a connection that was cut", "dim"))
     return 0 if all(each.good for each in endured) else 1
@@ -156,30 +154,20 @@ def _bench_forge(*, candidates: int, seconds: float, jobs: int, as_json: bool) -
     with Progress() as progress:
         figures = asyncio.run(forge.measure(candidates=candidates, seconds=seconds, jobs=jobs, tell=progress.show))
     if as_json:
-        click.echo(to_json({**_about(1), "figures": [asdict(figure) for figure in figures]}))
+        click.echo(to_json(_describe(figures)))
     else:
         click.echo(paint("A contest beside its candidates' own time", "bold"))
         _show_figures(figures)
     return 0 if all(figure.good for figure in figures) else 1
 
 
-def _about(runs: int) -> dict[str, Any]:
-    return {
+def _describe(figures: Sequence[Figure] = (), *, runs: int = 1) -> dict[str, Any]:
+    about = {
         "version": corral.__version__,
         "machine": f"{platform.system()} {platform.release()} {platform.machine()}",
         "runs": runs,
     }
-
-
-def _to_json(rows: list[Row], figures: list[Figure], *, runs: int, notes: list[str]) -> dict[str, Any]:
-    return {
-        **_about(runs),
-        "contest": [
-            {"task": row.task, "median_seconds": row.medians, "ratio_to_plain": row.ratios} for row in rows
-        ],
-        "figures": [asdict(figure) for figure in figures],
-        "notes": notes,
-    }  # fmt: skip
+    return about | ({"figures": [figure.to_json() for figure in figures]} if figures else {})
 
 
 def _show(rows: list[Row], figures: list[Figure], peers: list[Peer], *, runs: int, notes: list[str]) -> None:
@@ -198,7 +186,7 @@ def _show(rows: list[Row], figures: list[Figure], peers: list[Peer], *, runs: in
     for name in names:
         headers += [name] if name == "plain" else [name, ""]
     sides: list[Alignment] = ["left" if index == 0 else "right" for index in range(len(headers))]
-    click.echo("\n".join(table(lines, headers=headers, align=sides, indent=2)))
+    print_table(lines, headers=headers, align=sides, indent=2)
     click.echo(paint("  × is the ratio to the plain subprocess", "dim"))
     for note in notes:
         click.echo(paint(f"  {plain(note)}", "dim"))
@@ -207,6 +195,6 @@ def _show(rows: list[Row], figures: list[Figure], peers: list[Peer], *, runs: in
     _show_figures(figures)
 
 
-def _show_figures(figures: Sequence[Figure | ContestFigure]) -> None:
+def _show_figures(figures: Sequence[Figure]) -> None:
     lines = [[each.what, paint(each.text, "green" if each.good else "red"), each.detail] for each in figures]
-    click.echo("\n".join(table(lines, align=["left", "right"], indent=2)))
+    print_table(lines, align=["left", "right"], indent=2)

@@ -1,6 +1,6 @@
-"""What one tenant may try against a server that others use as well. Run as a process of its own by `tenants`.
+"""What one tenant may try against a server that others use as well. Run by `tenants` as a separate process.
 
-Only the standard library: nothing here may share a thread, or a package's speed, with whoever measures.
+Only the standard library: nothing here may share a thread, or a package's speed, with the measuring process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PRINT_CONTROL = "head -c {n} /dev/zero | tr '\\0' '\\1'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A sandbox of the attacker's own, and the way to it."""
+    """A sandbox of the attacker, and how it is reached."""
 
     base: str
     """Of its toolbox."""
@@ -50,7 +50,7 @@ class Target:
     """1 for the whole attack; less for a small one."""
 
     def ask(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, **headers: str) -> int:
-        """One request; the answer is read and thrown away. Gives its status, 0 if there was none."""
+        """The status of one request, 0 without an answer. The answer is read and thrown away."""
         parts = urlsplit(path if "://" in path else self.base + path)
         assert parts.hostname is not None, "an absolute address"
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=_SECONDS)
@@ -68,12 +68,28 @@ class Target:
         finally:
             connection.close()
 
+    def post(self, path: str, **body: Any) -> int:
+        """The status of a request with JSON."""
+        return self.ask("POST", path, json.dumps(body).encode())
+
     def run(self, command: str) -> int:
-        """A shell text."""
-        return self.ask("POST", "/process/execute", json.dumps({"command": command}).encode())
+        """Run a shell command; returns the status."""
+        return self.post("/process/execute", command=command)
+
+    def connect(self) -> socket.socket:
+        """A connection to the server."""
+        parts = urlsplit(self.base)
+        return socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS)
+
+    def make_head(self, method: str, path: str, *headers: str) -> bytes:
+        """The beginning of a request, for a connection of `connect`."""
+        parts = urlsplit(self.base)
+        first = f"{method} {parts.path}{path} HTTP/1.1"
+        lines = [first, f"Host: {parts.netloc}", f"Authorization: Bearer {self.key}", *headers, "", ""]
+        return "\r\n".join(lines).encode()
 
     def count(self, whole: int) -> int:
-        """So much of it, at this scale."""
+        """This number at this scale, but at least 1."""
         return max(1, int(whole * self.scale))
 
 
@@ -82,7 +98,7 @@ Statuses = list[int]
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One of them: what must be there before, and what is then done."""
+    """An attack; `prepare` is not measured."""
 
     what: str
     act: Callable[[Target], Statuses]
@@ -101,8 +117,7 @@ def _together(*works: Callable[[], int]) -> Statuses:
 
 def _fill_charts(target: Target) -> Statuses:
     code = _CHARTS.replace("COUNT", str(target.count(32_000_000)))
-    body = json.dumps({"code": code, "language": "python"}).encode()
-    return [target.ask("POST", "/process/code-run", body)]
+    return [target.post("/process/code-run", code=code, language="python")]
 
 
 def _search(target: Target) -> Statuses:
@@ -124,7 +139,7 @@ def _send_escapes(target: Target) -> Statuses:
 
 
 def _upload_frozen(target: Target) -> Statuses:
-    """Uploads begin before the snapshot and go on while its disk stands still."""
+    """Uploads that start before the snapshot and continue while the disk is frozen."""
     boundary, over = secrets.token_hex(8), threading.Event()
 
     def content() -> Iterator[bytes]:
@@ -143,9 +158,8 @@ def _upload_frozen(target: Target) -> Statuses:
 
     def snapshot() -> int:
         time.sleep(0.2)
-        name = f"bench-{secrets.token_hex(4)}"
-        body = json.dumps({"name": name}).encode()
-        status = target.ask("POST", f"{target.api}/sandbox/{target.sandbox_id}/snapshot", body)
+        place = f"{target.api}/sandbox/{target.sandbox_id}/snapshot"
+        status = target.post(place, name=f"bench-{secrets.token_hex(4)}")
         time.sleep(3 * target.scale)
         over.set()
         return status
@@ -156,7 +170,7 @@ def _upload_frozen(target: Target) -> Statuses:
 def _send_halves(target: Target) -> Statuses:
     """Frames of terminals and interpreters that are never finished, held for a while."""
     count, size = target.count(150), 4 * 1024 * 1024 - 1024
-    target.ask("POST", "/process/pty", json.dumps({"id": "bench"}).encode())
+    target.post("/process/pty", id="bench")
     statuses: Statuses = []
     with contextlib.ExitStack() as stack:
         for number in range(count):
@@ -175,14 +189,10 @@ def _send_halves(target: Target) -> Statuses:
 
 def upgrade(target: Target, path: str) -> socket.socket:
     """A connection that has become a websocket."""
-    parts = urlsplit(target.base + path)
-    sock = socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS)
+    sock = target.connect()
     token = base64.b64encode(os.urandom(16)).decode()
-    sock.sendall(
-        f"GET {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {target.key}\r\n"
-        f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {token}\r\n\r\n"
-        .encode()
-    )  # fmt: skip
+    wanted = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {token}")
+    sock.sendall(target.make_head("GET", path, *wanted))
     head = b""
     while b"\r\n\r\n" not in head and (piece := sock.recv(4096)):
         head += piece
@@ -190,18 +200,13 @@ def upgrade(target: Target, path: str) -> socket.socket:
 
 
 def _burst(target: Target) -> Statuses:
-    """Many cheap requests in the same moment, on connections that are open already."""
-    parts = urlsplit(target.base + "/work-dir")
-    line = (f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {target.key}\r\n\r\n").encode()
+    """Many cheap requests at the same moment, on connections that are already open."""
     statuses: Statuses = []
     with contextlib.ExitStack() as stack:
-        opened = [
-            stack.enter_context(socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS))
-            for _ in range(target.count(800))
-        ]
+        opened = [stack.enter_context(target.connect()) for _ in range(target.count(800))]
         for _ in range(3):
             for sock in opened:
-                sock.sendall(line)
+                sock.sendall(target.make_head("GET", "/work-dir"))
             for sock in opened:
                 with contextlib.suppress(OSError, ValueError, IndexError):
                     statuses.append(int(sock.recv(65536).split()[1]))
@@ -209,8 +214,8 @@ def _burst(target: Target) -> Statuses:
 
 
 def _send_tiny_frames(target: Target) -> Statuses:
-    """Pings, each of which is a frame of its own and is answered."""
-    target.ask("POST", "/process/pty", json.dumps({"id": "tiny"}).encode())
+    """Pings, each of which is a separate frame and is answered."""
+    target.post("/process/pty", id="tiny")
     pings = b"\x89\x80mask" * 24_000
 
     def send() -> int:
@@ -222,26 +227,20 @@ def _send_tiny_frames(target: Target) -> Statuses:
 
 def _send_tiny_chunks(target: Target) -> Statuses:
     """Uploads in chunks of one byte, which are never finished."""
-    parts = urlsplit(target.base + "/files/upload?path=tiny")
-    head = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
-    body = b"%x\r\n%b\r\n" % (len(head), head) + b"1\r\nx\r\n" * 100_000
+    kind = ("Content-Type: multipart/form-data; boundary=b", "Transfer-Encoding: chunked")
+    head = target.make_head("POST", "/files/upload?path=tiny", *kind)
+    part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+    body = b"%x\r\n%b\r\n" % (len(part), part) + b"1\r\nx\r\n" * 100_000
 
     def send() -> int:
-        with socket.create_connection((parts.hostname, parts.port), timeout=_SECONDS) as sock:
-            return _send_all(
-                sock,
-                f"POST {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\n"
-                f"Authorization: Bearer {target.key}\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-                "Transfer-Encoding: chunked\r\n\r\n".encode()
-                + body,
-                status=100,
-            )
+        with target.connect() as sock:
+            return _send_all(sock, head + body, status=100)
 
     return _together(*[send] * target.count(10))
 
 
 def _send_all(sock: socket.socket, data: bytes, *, status: int) -> int:
-    """Send, and read what is answered meanwhile. Gives the status, 0 if the connection broke."""
+    """Send, and read the answers meanwhile; returns the status, 0 if the connection broke."""
 
     def read() -> None:
         with contextlib.suppress(OSError):
@@ -272,15 +271,14 @@ def _plant_git(target: Target) -> None:
 
 
 def _ask_own_git(target: Target) -> Statuses:
-    """A program of the sandbox's own is asked for a repository's state."""
-    body = json.dumps({"set": {"PATH": "/home/daytona/bin:/usr/local/bin:/usr/bin:/bin"}}).encode()
-    target.ask("POST", "/env", body)
+    """A git that the sandbox wrote itself is asked for a repository's state."""
+    target.post("/env", set={"PATH": "/home/daytona/bin:/usr/local/bin:/usr/bin:/bin"})
     return _together(*[lambda: target.ask("GET", "/git/status?path=.")] * 20)
 
 
 def _send_paths(target: Target) -> Statuses:
     """Uploads that name many files with long paths, and never send one."""
-    path = ("\U0001f600" + "x" * 4000).encode()  # one such character, and each takes four bytes of memory
+    path = ("\U0001f600" + "x" * 4000).encode()  # with one such character, each takes four bytes of memory
     count = target.count(1900)
 
     def content() -> Iterator[bytes]:
@@ -324,7 +322,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 def main() -> None:
-    """One attack: what it is comes as JSON by standard input, and a line is printed between its two steps."""
+    """Make one attack, given as JSON by standard input; prints `ready` when it is prepared, then the statuses."""
     told: dict[str, Any] = json.loads(sys.stdin.readline())
     attack = ATTACKS[told.pop("attack")]
     target = Target(**told)

@@ -1,4 +1,4 @@
-"""A server that does nothing but answer what it was told to: what remains of a call then is the client's own time.
+"""A server that only gives prepared answers: what remains of a call then is the client's own time.
 
 python -P -m corral_bench.constant  reads {"METHOD /path": answer} from stdin, prints its address
 """
@@ -18,7 +18,7 @@ ORIGIN = "@origin@"
 
 
 def make_app(answers: dict[str, Any], *, origin: str) -> web.Application:
-    """The same text each time, and 404 for anything that it was not told of."""
+    """Always gives the same answer to a call, and 404 to calls without a prepared answer."""
     ready = {call: json.dumps(answer).replace(ORIGIN, origin).encode() for call, answer in answers.items()}
 
     async def answer(request: web.Request) -> web.Response:
@@ -40,7 +40,7 @@ async def _serve(answers: dict[str, Any]) -> None:
         await runner.setup()
         await web.SockSite(runner, listener).start()
         print(origin, flush=True)
-        # Until whoever started us closes our input, or is no more.
+        # Until the process that started us closes our input, or ends.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
         await runner.cleanup()
 

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import statistics
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
+from corral_bench.measuring import Tell, Work, in_thread, time_work
 from corral_bench.peer import BLOB_BYTES, JS_SNIPPET, SMALL_WRITES, SMALL_WRITES_BYTES, SNIPPET, Peer, closing
-
-Tell = Callable[[str], None]
-Work = Callable[[], Awaitable[object]]
 
 
 @dataclass(slots=True)
 class Row:
-    """One task: contestant → seconds, each time."""
+    """One task: contestant → the seconds of each run."""
 
     task: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def medians(self) -> dict[str, float]:
-        """Contestant → seconds."""
+        """Contestant → median seconds."""
         return {name: statistics.median(times) for name, times in self.seconds.items()}
 
     @property
@@ -38,7 +33,7 @@ class Row:
 
 
 async def hold_contest(peers: list[Peer], *, runs: int, tell: Tell) -> list[Row]:
-    """Raises: as opening a sandbox does."""
+    """A row for each task. Raises: as opening a sandbox does."""
     async with AsyncSandbox() as box:
         ours = await _our_tasks(box)
         rows = {task: Row(task) for task in ours}
@@ -46,25 +41,13 @@ async def hold_contest(peers: list[Peer], *, runs: int, tell: Tell) -> list[Row]
             for turn in range(-1, runs):  # the first turn warms up and does not count
                 for task, work in ours.items():
                     tell(f"{max(0, turn)}/{runs}  {task}")
-                    await _time(rows[task], "corral", work, count=turn >= 0)
-                    for peer in peers:
-                        if task in peer.tasks:
-                            await _time(rows[task], peer.name, _in_thread(peer.tasks[task]), count=turn >= 0)
+                    works = {"corral": work}
+                    works |= {peer.name: in_thread(peer.tasks[task]) for peer in peers if task in peer.tasks}
+                    for name, contestant in works.items():
+                        seconds = await time_work(contestant)
+                        if turn >= 0:
+                            rows[task].seconds.setdefault(name, []).append(seconds)
     return list(rows.values())
-
-
-async def _time(row: Row, name: str, work: Work, *, count: bool) -> None:
-    begun = time.perf_counter()
-    await work()
-    if count:
-        row.seconds.setdefault(name, []).append(time.perf_counter() - begun)
-
-
-def _in_thread(work: Callable[[], None]) -> Work:
-    async def call() -> None:
-        await asyncio.to_thread(work)
-
-    return call
 
 
 async def _our_tasks(box: AsyncSandbox) -> dict[str, Work]:

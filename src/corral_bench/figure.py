@@ -1,23 +1,19 @@
-"""Promises as figures: how soon a program is gone, how much we hold, what is left after many rounds."""
+"""Promises as figures: how soon a program is killed, how much memory is held, what is left after many rounds."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 
 from corral.cli.display import show_seconds, show_size
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
 from corral.spec import Resources
-
-Tell = Callable[[str], None]
+from corral_bench.measuring import Figure, Tell, start_python
 
 TIMEOUT = 0.5
 _STUBBORN = {
@@ -29,7 +25,7 @@ _TIMES = 5
 _PATIENCE = 3.0
 _OUTPUT_BYTES = 300 * 1000 * 1000
 _OUTPUT_LIMIT_BYTES = 50 * 1000 * 1000
-# In a process of its own: what the bench itself holds would hide what matters.
+# In a separate process that imports nothing else: what the benchmark itself holds would hide what matters.
 _FLOOD = """
 import json, sys
 from corral import Sandbox
@@ -41,20 +37,8 @@ with Sandbox() as box:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One promise, measured."""
-
-    what: str
-    value: float
-    unit: str
-    text: str
-    detail: str
-    good: bool
-
-
 async def measure_figures(*, rounds: int, tell: Tell) -> list[Figure]:
-    """All of them. Raises: as opening a sandbox does."""
+    """Measure all promises. Raises: as opening a sandbox does."""
     figures = []
     for name, program in _STUBBORN.items():
         tell(f"a program that {name} …")
@@ -81,24 +65,18 @@ async def _measure_stubborn(name: str, program: str) -> Figure:
             late.append(gone - begun - TIMEOUT)
     median = statistics.median(late)
     detail = f"worst of {_TIMES}: {show_seconds(max(late))}; {left} left"
-    return Figure(f"{name}: gone at timeout +", median, "seconds", show_seconds(median), detail, left == 0)
+    return Figure(f"{name}: gone at timeout +", median, "seconds", detail, left == 0)
 
 
 async def _count_inside(box: AsyncSandbox) -> int:
-    """Python programs that still run, seen from inside; the dead ones that nobody has collected yet don't count."""
+    """How many Python programs still run, seen from inside; zombies don't count."""
     script = "for file in /proc/[0-9]*/stat; do read -r line < $file && echo $line; done 2>/dev/null; :"
     lines = (await box.exec(script, timeout=20)).stdout.splitlines()
     return sum("(python" in line and line.rpartition(")")[2].split()[0] != "Z" for line in lines)
 
 
 async def _measure_flood() -> Figure:
-    process = await asyncio.create_subprocess_exec(
-        # -P: a folder named corral that lies here is not ours
-        *(sys.executable, "-P", "-c", _FLOOD, str(_OUTPUT_BYTES)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        env=environment(),
-    )
+    process, _ = await start_python("-c", _FLOOD, str(_OUTPUT_BYTES))
     output, _ = await process.communicate()
     if process.returncode != 0:
         raise CorralError(
@@ -108,14 +86,7 @@ async def _measure_flood() -> Figure:
     rate = found["printed"] / found["wall"]
     good = found["printed"] == _OUTPUT_BYTES and found["now"] < _OUTPUT_LIMIT_BYTES
     detail = f"peak {show_size(found['peak'])}, {show_size(rate)}/s"
-    return Figure("300 MB of output: our process holds", found["now"], "bytes", show_size(found["now"]), detail, good)
-
-
-def environment() -> dict[str, str]:
-    """In which another Python finds this very package."""
-    package = str(Path(__file__).resolve().parents[1])
-    path = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{package}:{path}" if path else package}
+    return Figure("300 MB of output: our process holds", found["now"], "bytes", detail, good)
 
 
 async def _measure_rounds(rounds: int, tell: Tell) -> list[Figure]:
@@ -124,7 +95,7 @@ async def _measure_rounds(rounds: int, tell: Tell) -> list[Figure]:
     backend = EmbeddedBackend()
     try:
         async with AsyncSandbox(backend=backend):
-            pass  # the launcher, the pump and the templates are there from here on
+            pass  # from here on the launcher, the pump and the templates exist
         await _settle(backend.data_folder)
         before = await asyncio.to_thread(report.count_traces, backend.data_folder)
         begun = time.perf_counter()
@@ -143,22 +114,15 @@ async def _measure_rounds(rounds: int, tell: Tell) -> list[Figure]:
     detail = ", ".join(f"{count} {name}" for name, count in left.items()) or "processes, mounts, cgroups, files, fds"
     total = sum(left.values())
     return [
-        Figure(f"{rounds} × open, close: left behind", total, "things", str(total), detail, total == 0),
-        Figure(
-            "open, close: one after another",
-            rounds / seconds,
-            "per second",
-            f"{rounds / seconds:.0f}/s",
-            "one thread",
-            True,
-        ),
+        Figure(f"{rounds} × open, close: left behind", total, "things", detail, total == 0),
+        Figure("open, close: one after another", rounds / seconds, "per second", "one thread"),
     ]
 
 
 async def _settle(data_folder: Path) -> None:
-    """Files are deleted in the background; the counting waits for that."""
+    """Wait until the files of closed sandboxes are deleted, which happens in the background."""
     deadline = time.monotonic() + 5
-    # Polled, since another process deletes, and tells nobody.
+    # Polled: another process deletes them, and does not say when it has finished.
     while any((data_folder / "trash").iterdir()) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     await asyncio.sleep(0.1)

@@ -1,12 +1,10 @@
-"""`corral bench --forge`: what a contest costs beyond the time of its candidates, and what it leaves."""
+"""`corral bench --forge`: what a contest costs beyond the time of its candidates, and what it leaves behind."""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from corral.cli.display import show_seconds, show_size
@@ -14,7 +12,7 @@ from corral.client.registry import get_backend
 from corral.forge.candidate import Candidate
 from corral.forge.contest import Contest
 from corral.forge.events import ForgeEvent
-from corral.forge.outcome import Attempt
+from corral_bench.measuring import Figure, Tell, read_memory
 
 _SCRIPT = """\
 import sys, time
@@ -24,25 +22,21 @@ open(sys.argv[2], "w").write("x" * 1000)
 """
 _OVERHEAD_AIM = 0.05
 _GROWTH_AIM_BYTES = 16 * 1024 * 1024
+_PHASES = {
+    "create": "a sandbox, while others run",
+    "place": "the candidate's files, while others run",
+    "run": "with starting it and hearing of its end",
+    "collect": "its artifacts, while others run",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the outcome."""
-
-    what: str
-    text: str
-    detail: str
-    good: bool = True
-
-
-async def measure(*, candidates: int, seconds: float, jobs: int, tell: Callable[[str], None]) -> list[Figure]:
-    """Hold a contest of candidates that sleep, and look at what else it took."""
+async def measure(*, candidates: int, seconds: float, jobs: int, tell: Tell) -> list[Figure]:
+    """Hold a contest of candidates that sleep, and measure what else it took."""
     memory: list[int] = []
 
     def listen(event: ForgeEvent) -> None:
         if event.kind == "attempt-ended":
-            memory.append(_own_memory())
+            memory.append(read_memory("VmRSS"))
             tell(f"{len(memory)} of {candidates} candidates have ended …")
 
     backend = get_backend()
@@ -64,32 +58,16 @@ async def measure(*, candidates: int, seconds: float, jobs: int, tell: Callable[
     overhead = (result.seconds - own) / own
     # From a quarter on: by then everything that is loaded once is loaded.
     growth = memory[-1] - memory[len(memory) // 4]
-    good = sum(attempt.ok for attempt in result.attempts)
+    grown = f"{show_size(abs(growth))} {'more' if growth > 0 else 'less'} than after a quarter"
+    ended = sum(attempt.ok for attempt in result.attempts)
+    phases = {phase: statistics.median(each.phases.get(phase, 0.0) for each in result.attempts) for phase in _PHASES}
     return [
-        Figure("candidates", f"{good} of {candidates}", f"{seconds:g} s each, {jobs} at once", good == candidates),
-        Figure("whole contest", show_seconds(result.seconds), f"their own time ÷ {jobs}: {show_seconds(own)}"),
-        Figure("overhead", f"{overhead:.1%}", f"aim: at most {_OVERHEAD_AIM:.0%}", overhead <= _OVERHEAD_AIM),
-        *_phases(result.attempts),
-        Figure("our memory", show_size(memory[-1]), f"{show_size(abs(growth))} {'more' if growth > 0 else 'less'} than "
-               "after a quarter", growth <= _GROWTH_AIM_BYTES),
-        Figure("left behind", str(left), "sandboxes and snapshots", left == 0),
-    ]  # fmt: skip
-
-
-def _phases(attempts: tuple[Attempt, ...]) -> list[Figure]:
-    return [
-        Figure(f"  {phase}", show_seconds(statistics.median(attempt.phases.get(phase, 0.0) for attempt in attempts)),
-               detail)
-        for phase, detail in (
-            ("create", "a sandbox, while others run"),
-            ("place", "the candidate's files, while others run"),
-            ("run", "with starting it and hearing of its end"),
-            ("collect", "its artifacts, while others run"),
-        )
-    ]  # fmt: skip
-
-
-def _own_memory() -> int:
-    """What this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * 4096
+        Figure(
+            "candidates", ended, "things", f"of {candidates}; {seconds:g} s each, {jobs} at once", ended == candidates
+        ),
+        Figure("whole contest", result.seconds, "seconds", f"their own time ÷ {jobs}: {show_seconds(own)}"),
+        Figure("overhead", overhead, "share", f"aim: at most {_OVERHEAD_AIM:.0%}", overhead <= _OVERHEAD_AIM),
+        *(Figure(f"  {phase}", phases[phase], "seconds", detail) for phase, detail in _PHASES.items()),
+        Figure("our memory", memory[-1], "bytes", grown, growth <= _GROWTH_AIM_BYTES),
+        Figure("left behind", left, "things", "sandboxes and snapshots", left == 0),
+    ]

@@ -1,4 +1,4 @@
-"""The peers: plain subprocess, bubblewrap, firejail and Docker, each told to do the same as a sandbox."""
+"""The peers: plain subprocess, bubblewrap, firejail and Docker, each doing the same tasks as a sandbox."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+Tasks = dict[str, Callable[[], None]]
+"""Task → how to do it once."""
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Run with -P: a `json.py` in the working folder is not ours."""
 SNIPPET = "import json; print(json.dumps({'sum': sum(range(1000))}))"
@@ -27,10 +29,10 @@ _DOCKER_FLAGS = ("--network", "none", "--cap-drop", "ALL", "--memory", "1g", "--
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One contestant beside us: task → how to do it once."""
+    """One contestant beside Corral."""
 
     name: str
-    tasks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    tasks: Tasks
     close: Callable[[], None] = lambda: None
 
 
@@ -41,7 +43,7 @@ def _do(*argv: str) -> None:
 
 
 def find_peers() -> tuple[list[Peer], list[str]]:
-    """Those that work here, and a remark on each that does not."""
+    """The peers that work here, and remarks on them and on the others."""
     peers, notes = [_plain()], []
     for name, program, make, remark in (
         ("bubblewrap", "bwrap", _bubblewrap, "namespaces and no capabilities, but no seccomp filter,"),
@@ -66,18 +68,33 @@ def find_peers() -> tuple[list[Peer], list[str]]:
     return peers, notes
 
 
+def _snippets() -> dict[str, list[str]]:
+    """Task → the argv that runs its snippet on this machine."""
+    found = {"Python snippet": [PYTHON, "-P", "-c", SNIPPET]}
+    if node := shutil.which("node"):
+        found["JavaScript snippet"] = [node, "-e", JS_SNIPPET]
+    return found
+
+
 def _plain() -> Peer:
-    tasks: dict[str, Callable[[], None]] = {
+    tasks: Tasks = {
         "open, true, close": lambda: _do("true"),
         "exec true": lambda: _do("true"),
-        "Python snippet": lambda: _do(PYTHON, "-P", "-c", SNIPPET),
         "8 MB there and back": _round_trip,
         "4 MB in small writes": _read_small_writes,
         "4 MB in small writes, heard": _read_small_writes,
     }
-    if node := shutil.which("node"):
-        tasks["JavaScript snippet"] = lambda: _do(node, "-e", JS_SNIPPET)
-    return Peer("plain", tasks)
+    return Peer("plain", tasks | {task: functools.partial(_do, *argv) for task, argv in _snippets().items()})
+
+
+def _make_jail(name: str, prefix: list[str], *, folders: tuple[str, ...]) -> Peer:
+    """A peer that runs programs with these words before them; only those in `folders` are seen inside."""
+    _do(*prefix, "true")
+    tasks: Tasks = {"open, true, close": lambda: _do(*prefix, "true")}
+    for task, argv in _snippets().items():
+        if os.path.realpath(argv[0]).startswith(folders):
+            tasks[task] = functools.partial(_do, *prefix, *argv)
+    return Peer(name, tasks)
 
 
 def _round_trip() -> None:
@@ -107,14 +124,7 @@ def _bubblewrap(bwrap: str) -> Peer:
     base = os.path.realpath(sys.base_prefix)
     if not base.startswith("/usr"):
         prefix += ["--ro-bind", base, base]
-    _do(*prefix, "true")
-    tasks: dict[str, Callable[[], None]] = {
-        "open, true, close": lambda: _do(*prefix, "true"),
-        "Python snippet": lambda: _do(*prefix, PYTHON, "-P", "-c", SNIPPET),
-    }
-    if (node := shutil.which("node")) and os.path.realpath(node).startswith("/usr"):
-        tasks["JavaScript snippet"] = lambda: _do(*prefix, node, "-e", JS_SNIPPET)
-    return Peer("bwrap", tasks)
+    return _make_jail("bwrap", prefix, folders=("/usr", base))
 
 
 def _firejail(firejail: str) -> Peer:
@@ -122,15 +132,7 @@ def _firejail(firejail: str) -> Peer:
         firejail, "--quiet", "--noprofile", "--net=none", "--private", "--private-tmp", "--private-dev",
         "--caps.drop=all", "--nonewprivs", "--seccomp",
     ]  # fmt: skip
-    _do(*prefix, "true")
-    tasks: dict[str, Callable[[], None]] = {"open, true, close": lambda: _do(*prefix, "true")}
-    for task, program, *words in (
-        ("Python snippet", PYTHON, "-P", "-c", SNIPPET),
-        ("JavaScript snippet", shutil.which("node") or "", "-e", JS_SNIPPET),
-    ):
-        if os.path.realpath(program).startswith("/usr"):  # a home is empty inside
-            tasks[task] = functools.partial(_do, *prefix, program, *words)
-    return Peer("firejail", tasks)
+    return _make_jail("firejail", prefix, folders=("/usr",))  # homes are empty inside
 
 
 def _docker_image(docker: str) -> str | None:
@@ -141,15 +143,15 @@ def _docker_image(docker: str) -> str | None:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    there = answer.stdout.split()
-    return next((image for name in _DOCKER_IMAGES for image in there if image.partition(":")[0].endswith(name)), None)
+    images = answer.stdout.split()
+    return next((image for name in _DOCKER_IMAGES for image in images if image.partition(":")[0].endswith(name)), None)
 
 
 def _docker(docker: str, image: str) -> Peer:
     run = [docker, "run", *_DOCKER_FLAGS]
     name = f"corral-bench-{os.getpid()}"
     _do(*run, "--detach", "--name", name, image, "sleep", "3600")
-    tasks: dict[str, Callable[[], None]] = {
+    tasks: Tasks = {
         "open, true, close": lambda: _do(*run, "--rm", image, "true"),
         "exec true": lambda: _do(docker, "exec", name, "true"),
     }
@@ -160,7 +162,7 @@ def _docker(docker: str, image: str) -> Peer:
 
 @contextlib.contextmanager
 def closing(peers: list[Peer]) -> Iterator[None]:
-    """End what a peer has started."""
+    """Close the peers at the end of the block."""
     try:
         yield
     finally:

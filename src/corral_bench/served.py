@@ -1,4 +1,4 @@
-"""Processes for `corral bench --server`: a server of our own, and one that answers constants."""
+"""Processes for `corral bench --server` and `--tenants`: a `corral serve`, and a server that answers constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.errors import BackendUnavailableError
-from corral_bench.figure import environment
+from corral_bench.measuring import read_memory, start_python
 
 _READY_SECONDS = 120.0
 _END_SECONDS = 120.0
@@ -27,7 +26,7 @@ _REMOVALS = 20
 
 
 class OwnServer:
-    """`corral serve` on a free port, with a data folder of its own."""
+    """`corral serve` on a free port, with its own data folder."""
 
     def __init__(self, data_folder: Path) -> None:
         self.data_folder = data_folder
@@ -36,22 +35,20 @@ class OwnServer:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> float:
-        """Gives how long it took from the start of the process until it listened. Raises: BackendUnavailableError."""
+        """The seconds from the start of the process until it listens. Raises: BackendUnavailableError."""
         begun = time.perf_counter()
+        # With bytecode, as an installed server has it: its first start writes that.
+        bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.data_folder.parent / "bytecode")}
         with (self.data_folder / "stderr.log").open("ab") as errors:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "corral.cli"),  # -P: a folder named corral that lies here is not ours
-                *("serve", "--port", "0", "--data-dir", str(self.data_folder)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+            self._process, output = await start_python(
+                *("-m", "corral.cli", "serve", "--port", "0", "--data-dir", str(self.data_folder)),
+                env={**bytecode, "CORRAL_API_KEY": self.key},
                 stderr=errors,
-                env={**self._environment(), "CORRAL_API_KEY": self.key},
-                start_new_session=True,  # a Ctrl-C is for us; we tell it then
+                start_new_session=True,  # a Ctrl-C is for the benchmark, which then stops the server
             )
-        assert self._process.stdout is not None, "asked for"
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                async for line in self._process.stdout:
+                async for line in output:
                     if line.startswith(_LISTENING):
                         self.url = line.split()[-1].decode()
                         return time.perf_counter() - begun
@@ -60,35 +57,27 @@ class OwnServer:
         last = (self.data_folder / "stderr.log").read_text(encoding="utf-8", errors="replace").strip()[-300:]
         raise BackendUnavailableError("`corral serve` did not start", op="bench", hint=last or "run `corral doctor`")
 
-    def _environment(self) -> dict[str, str]:
-        """With bytecode, as an installed server has it, wherever it is run from: its first start writes that."""
-        variables = environment()
-        variables.pop("PYTHONDONTWRITEBYTECODE", None)
-        return {**variables, "PYTHONPYCACHEPREFIX": str(self.data_folder.parent / "bytecode")}
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None, "started"
+        return self._process.pid
 
     @property
     def peak_bytes(self) -> int:
         """The most memory that its process has held, ever or since `forget_peak`."""
-        return self._memory("VmHWM")
+        return read_memory("VmHWM", pid=self._pid)
 
     @property
     def now_bytes(self) -> int:
-        """What its process holds now."""
-        return self._memory("VmRSS")
+        """The memory that its process holds now."""
+        return read_memory("VmRSS", pid=self._pid)
 
     def forget_peak(self) -> None:
         """Measure the peak from here on."""
-        assert self._process is not None, "started"
-        Path(f"/proc/{self._process.pid}/clear_refs").write_text("5", encoding="ascii")
-
-    def _memory(self, field: str) -> int:
-        assert self._process is not None, "started"
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="ascii", errors="replace")
-        (line,) = (line for line in status.splitlines() if line.startswith(field))
-        return int(line.split()[1]) * 1024
+        Path(f"/proc/{self._pid}/clear_refs").write_text("5", encoding="ascii")
 
     async def end(self, number: int) -> None:
-        """A signal, and its end. SIGINT ends its sandboxes, too."""
+        """Send a signal, and wait for the end of the process. SIGINT ends its sandboxes too."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -103,7 +92,7 @@ class OwnServer:
 
 @contextlib.asynccontextmanager
 async def own_server(data_folder: Path) -> AsyncIterator[OwnServer]:
-    """A started one; at the end its sandboxes are ended with it."""
+    """A running server; its sandboxes are ended with it."""
     server = OwnServer(data_folder)
     try:
         await server.start()
@@ -114,20 +103,13 @@ async def own_server(data_folder: Path) -> AsyncIterator[OwnServer]:
 
 @contextlib.asynccontextmanager
 async def constant_server(answers: dict[str, Any]) -> AsyncIterator[str]:
-    """Gives its address."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "corral_bench.constant"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(),
-        start_new_session=True,
-    )
-    assert process.stdin is not None, "asked for"
-    assert process.stdout is not None, "asked for"
+    """The address of a server that gives these answers."""
+    process, output = await start_python("-m", "corral_bench.constant", stdin=subprocess.PIPE, start_new_session=True)
+    assert process.stdin is not None, "requested"
     try:
         process.stdin.write(json.dumps(answers).encode() + b"\n")
         await process.stdin.drain()
-        address = (await process.stdout.readline()).decode().strip()
+        address = (await output.readline()).decode().strip()
         if not address:
             raise BackendUnavailableError("the server for comparison did not start", op="bench")
         yield address
@@ -137,14 +119,14 @@ async def constant_server(answers: dict[str, Any]) -> AsyncIterator[str]:
 
 
 def make_folder() -> Path:
-    """With a data folder in it, whose path must not have a link: TMPDIR may be one."""
+    """A temporary folder with a data folder in it, whose path must not have a link: TMPDIR may be one."""
     folder = Path(tempfile.mkdtemp(prefix="corral-bench-")).resolve()
     (folder / "data").mkdir(mode=0o700)
     return folder
 
 
 def remove_folder(folder: Path) -> None:
-    """Keepers put their folders away when the server has gone already: what comes up meanwhile is met again."""
+    """Remove it, in several attempts: keepers still move their folders when the server has ended."""
     for _ in range(_REMOVALS):
         try:
             shutil.rmtree(folder)
@@ -156,12 +138,12 @@ def remove_folder(folder: Path) -> None:
 
 
 def make_headers(key: str) -> dict[str, str]:
-    """Of a call with JSON."""
+    """The headers of a call with JSON."""
     return {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
 
 def ask(method: str, url: str, body: dict[str, Any] | None = None, *, key: str) -> Any:
-    """One call to a server; its answer. Raises: OSError, if it is refused."""
+    """The answer to one call to a server. Raises: OSError, if it is refused."""
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(url, data=data, headers=make_headers(key), method=method)
     with urllib.request.urlopen(request, timeout=60) as answer:

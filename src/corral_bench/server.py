@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import filecmp
 import importlib
 import importlib.util
 import json
@@ -10,7 +11,6 @@ import os
 import shutil
 import signal
 import statistics
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,7 @@ from corral.server.settings import GIB
 from corral.sessions.interpreter.oneshot import run_with_charts
 from corral.spec import Resources, Spec
 from corral_bench.constant import ORIGIN
-from corral_bench.contest import Tell
-from corral_bench.figure import Figure
+from corral_bench.measuring import Figure, Tell, in_thread, time_work
 from corral_bench.peer import SNIPPET
 from corral_bench.served import OwnServer, ask, constant_server, make_folder, own_server, remove_folder
 
@@ -34,7 +33,6 @@ _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8
 _COMMAND = "true"
 
-Work = Callable[[], Awaitable[Any]]
 Timed = Callable[[], Awaitable[float]]
 
 
@@ -91,7 +89,7 @@ async def _measure_calls(server: OwnServer, folder: Path, *, runs: int, tell: Te
             ours, constant = _client(server.url, server.key), _client(f"{address}/api", server.key)
             calls = await _take_turns(ours, constant, backend, data_folder=server.data_folder, runs=runs, tell=tell)
     finally:
-        for info in await backend.list():  # one is there if we were interrupted between making and ending it
+        for info in await backend.list():  # one is left if we were interrupted between creating and ending it
             await backend.delete(info.sandbox_id)
         await backend.aclose()
     return calls
@@ -117,19 +115,19 @@ async def _take_turns(
     alone = await there.connect(info.sandbox_id)
     tasks: dict[str, tuple[Timed, Timed, Timed]] = {
         "create": (
-            lambda: _time(_in_thread(ours.create), lambda made: asyncio.to_thread(ours.delete, made)),
-            lambda: _time(_in_thread(constant.create)),
-            lambda: _time(create_alone, lambda made: made.kill()),
+            lambda: time_work(in_thread(ours.create), lambda made: asyncio.to_thread(ours.delete, made)),
+            lambda: time_work(in_thread(constant.create)),
+            lambda: time_work(create_alone, lambda made: made.kill()),
         ),
         "code_run": (
-            lambda: _time(_in_thread(box.process.code_run, SNIPPET)),
-            lambda: _time(_in_thread(same.process.code_run, SNIPPET)),
-            lambda: _time(lambda: run_with_charts(alone, SNIPPET)),
+            lambda: time_work(in_thread(box.process.code_run, SNIPPET)),
+            lambda: time_work(in_thread(same.process.code_run, SNIPPET)),
+            lambda: time_work(lambda: run_with_charts(alone, SNIPPET)),
         ),
         "exec": (
-            lambda: _time(_in_thread(box.process.exec, _COMMAND)),
-            lambda: _time(_in_thread(same.process.exec, _COMMAND)),
-            lambda: _time(lambda: alone.exec(_COMMAND)),
+            lambda: time_work(in_thread(box.process.exec, _COMMAND)),
+            lambda: time_work(in_thread(same.process.exec, _COMMAND)),
+            lambda: time_work(lambda: alone.exec(_COMMAND)),
         ),
     }
     seconds: dict[str, list[list[float]]] = {task: [] for task in tasks}
@@ -146,21 +144,8 @@ async def _take_turns(
     return [CallTimes(task, *map(statistics.median, zip(*times, strict=True))) for task, times in seconds.items()]
 
 
-async def _time(work: Work, undo: Callable[[Any], Awaitable[object]] | None = None) -> float:
-    begun = time.perf_counter()
-    result = await work()
-    seconds = time.perf_counter() - begun
-    if undo is not None:
-        await undo(result)
-    return seconds
-
-
-def _in_thread(work: Callable[..., Any], *arguments: Any) -> Work:
-    return lambda: asyncio.to_thread(work, *arguments)
-
-
 def _record(server: OwnServer) -> dict[str, Any]:
-    """What our server answers, for the other one to repeat."""
+    """The answers of our server, for the other one to repeat."""
     sandbox = ask("POST", f"{server.url}/sandbox", {}, key=server.key)
     base = f"{sandbox['toolboxProxyUrl']}/{sandbox['id']}"
     answers = {f"POST {urlsplit(server.url).path}/sandbox": sandbox}
@@ -184,27 +169,22 @@ async def _measure_transfer(server: OwnServer, folder: Path, *, tell: Tell) -> l
     box = await asyncio.to_thread(client.create)
     before = server.peak_bytes
     try:
-        plain = await _time(_in_thread(shutil.copyfile, there, copy))
-        up = await _time(_in_thread(box.fs.upload_file, str(there), "blob"))
-        down = await _time(_in_thread(box.fs.download_file, "blob", str(back)))
-        if not await asyncio.to_thread(_same, there, back):
+        plain = await time_work(in_thread(shutil.copyfile, there, copy))
+        up = await time_work(in_thread(box.fs.upload_file, str(there), "blob"))
+        down = await time_work(in_thread(box.fs.download_file, "blob", str(back)))
+        if not await asyncio.to_thread(filecmp.cmp, there, back, shallow=False):
             raise CorralError(f"{size} were not read back as written", op="bench")
     finally:
         await asyncio.to_thread(client.delete, box)
         for file in (there, back, copy):
             file.unlink(missing_ok=True)
     grown = server.peak_bytes - before
-    return [
-        *(
-            Figure(
-                f"{what} of {size}", _TRANSFER_BYTES / seconds, "bytes per second",
-                f"{show_size(_TRANSFER_BYTES / seconds)}/s", f"plain copy ×{seconds / plain:.1f}", True,
-            )
-            for what, seconds in (("upload", up), ("download", down))
-        ),
-        Figure("the server's memory grew by", grown, "bytes", show_size(grown), f"peak {show_size(before + grown)}",
-               grown < _TRANSFER_BYTES // 4),
-    ]  # fmt: skip
+    figures = [
+        Figure(f"{what} of {size}", _TRANSFER_BYTES / seconds, "bytes per second", f"plain copy ×{seconds / plain:.1f}")
+        for what, seconds in (("upload", up), ("download", down))
+    ]
+    detail = f"peak {show_size(before + grown)}"
+    return [*figures, Figure("the server's memory grew by", grown, "bytes", detail, grown < _TRANSFER_BYTES // 4)]
 
 
 def _write_noise(file: Path) -> None:
@@ -213,14 +193,6 @@ def _write_noise(file: Path) -> None:
         left = _TRANSFER_BYTES
         while left:
             left -= target.write(block[:left])
-
-
-def _same(one: Path, other: Path) -> bool:
-    with one.open("rb") as first, other.open("rb") as second:
-        while block := first.read(1 << 20):
-            if second.read(1 << 20) != block:
-                return False
-        return not second.read(1)
 
 
 async def _measure_restart(server: OwnServer, *, count: int, tell: Tell) -> list[Figure]:
@@ -234,7 +206,7 @@ async def _measure_restart(server: OwnServer, *, count: int, tell: Tell) -> list
         while made < count:
             made += 1
             await asyncio.to_thread(ask, "POST", f"{server.url}/sandbox", {}, key=server.key)
-            tell(f"making sandboxes, {made}/{count} …")
+            tell(f"creating sandboxes, {made}/{count} …")
 
     async with asyncio.TaskGroup() as group:
         for _ in range(_AT_ONCE):
@@ -246,5 +218,4 @@ async def _measure_restart(server: OwnServer, *, count: int, tell: Tell) -> list
     if items["total"] != count:
         raise CorralError(f"of {count} sandboxes {items['total']} were there after the restart", op="bench")
     detail = f"with none: {show_seconds(empty)}"
-    return [Figure(f"killed, ready again with {count} sandboxes", seconds, "seconds", show_seconds(seconds), detail,
-                   seconds < 2)]  # fmt: skip
+    return [Figure(f"killed, ready again with {count} sandboxes", seconds, "seconds", detail, seconds < 2)]

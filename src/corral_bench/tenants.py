@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,9 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from corral.errors import CorralError
-from corral_bench.attacks import ATTACKS, Attack
-from corral_bench.contest import Tell
-from corral_bench.figure import environment
+from corral_bench.attacks import ATTACKS
+from corral_bench.measuring import Tell, start_python
 from corral_bench.served import OwnServer, ask, make_folder, make_headers, own_server, remove_folder
 
 WAIT_SECONDS = 0.3
@@ -38,7 +36,7 @@ class Endured:
     calls: int
     """Calls that the second tenant made meanwhile."""
     failed: int
-    """Those of them that were refused or broke off."""
+    """How many of them were refused or broke off."""
     grown_bytes: int
     """The server's peak, beyond what it held before."""
     seconds: float
@@ -48,12 +46,12 @@ class Endured:
 
     @property
     def good(self) -> bool:
-        """Whether nobody else was harmed."""
+        """True if the second tenant was not harmed."""
         return self.longest_wait_seconds <= WAIT_SECONDS and self.grown_bytes <= GROWTH_BYTES and not self.failed
 
 
 async def measure(*, names: Sequence[str] = (), scale: float = 1.0, tell: Tell) -> list[Endured]:
-    """Each attack, one after the other, against a server of our own. Raises: as starting a server does."""
+    """Make each attack, one after the other, against a new server. Raises: as starting a server does."""
     folder = make_folder()
     try:
         tell("starting a server …")
@@ -71,12 +69,10 @@ async def measure(*, names: Sequence[str] = (), scale: float = 1.0, tell: Tell) 
 
 
 async def _second_key(server: OwnServer) -> str:
-    """A key of another organisation, as an administrator makes it."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "corral.cli"),
-        *("key", "create", "--organisation", "second", "--data-dir", str(server.data_folder), "--json"),
-        stdout=subprocess.PIPE,
-        env=environment(),
+    """A key of another organisation, as an administrator creates it."""
+    process, _ = await start_python(
+        *("-m", "corral.cli", "key", "create", "--organisation", "second"),
+        *("--data-dir", str(server.data_folder), "--json"),
     )
     output, _ = await process.communicate()
     if process.returncode != 0:
@@ -123,7 +119,6 @@ class _Victim:
 
 
 async def _endure(server: OwnServer, name: str, *, second: str, victim: dict[str, Any], scale: float) -> Endured:
-    attack: Attack = ATTACKS[name]
     sandbox = await asyncio.to_thread(ask, "POST", f"{server.url}/sandbox", {}, key=server.key)
     told = {
         "attack": name,
@@ -133,18 +128,12 @@ async def _endure(server: OwnServer, name: str, *, second: str, victim: dict[str
         "key": server.key,
         "scale": scale,
     }
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-c", "from corral_bench.attacks import main; main()"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdin is not None, "asked for"
-    assert process.stdout is not None, "asked for"
+    process, output = await start_python("-c", "from corral_bench.attacks import main; main()", stdin=subprocess.PIPE)
+    assert process.stdin is not None, "requested"
     try:
         async with asyncio.timeout(_ATTACK_SECONDS):
             process.stdin.write(json.dumps(told).encode() + b"\n")
-            if await process.stdout.readline() != b"ready\n":
+            if await output.readline() != b"ready\n":
                 raise CorralError(f"the attack {name!r} could not be prepared", op="bench")
             await asyncio.sleep(_SETTLE_SECONDS)
             server.forget_peak()
@@ -152,7 +141,7 @@ async def _endure(server: OwnServer, name: str, *, second: str, victim: dict[str
             with _Victim(victim, url=server.url, key=second) as waiting:
                 begun = time.perf_counter()
                 process.stdin.write(b"go\n")
-                line = await process.stdout.readline()
+                line = await output.readline()
                 seconds = time.perf_counter() - begun
         if not line:
             raise CorralError(f"the attack {name!r} failed by itself", op="bench")
@@ -164,7 +153,7 @@ async def _endure(server: OwnServer, name: str, *, second: str, victim: dict[str
         await asyncio.to_thread(ask, "DELETE", f"{server.url}/sandbox/{sandbox['id']}", key=server.key)
     return Endured(
         attack=name,
-        what=attack.what,
+        what=ATTACKS[name].what,
         longest_wait_seconds=waiting.longest,
         calls=waiting.calls,
         failed=waiting.failed,

@@ -80,10 +80,10 @@ class InProcess:
     """Of the organisation `default`, for everything."""
     session: aiohttp.ClientSession
 
-    def new_key(self, organisation: str, **wishes: object) -> str:
+    def new_key(self, organisation: str, **options: object) -> str:
         """Another key."""
         row = self.server.keyring.organisation_named(organisation)
-        return self.server.keyring.create(organisation=row, name=secrets.token_hex(4), **wishes)[1]  # type: ignore[arg-type]
+        return self.server.keyring.create(organisation=row, name=secrets.token_hex(4), **options)[1]  # type: ignore[arg-type]
 
     def headers(self, key: str | None = None) -> dict[str, str]:
         """For a request with a key."""
@@ -98,13 +98,13 @@ def open_in_process(tmp_path: Path) -> OpenInProcess:
     """Opens servers in this process, on the backend that executes nothing."""
 
     @contextlib.asynccontextmanager
-    async def open_one(limits: ServerLimits | None = None, **wishes: object) -> AsyncIterator[InProcess]:
+    async def open_one(limits: ServerLimits | None = None, **options: object) -> AsyncIterator[InProcess]:
         settings = ServerSettings(
             data_folder=tmp_path / "data",
             port=0,
             backend="memory",
             limits=limits or ServerLimits(),
-            **wishes,  # type: ignore[arg-type]
+            **options,  # type: ignore[arg-type]
         )
         async with opened(settings, backend=MemoryBackend()) as made, listening(made) as url:
             organisation = made.keyring.organisation_named("default")

@@ -1,4 +1,4 @@
-"""Programs that attack what watches over them inside a foreign service: nobody on this side waits for ever."""
+"""Programs that attack what watches over them inside a foreign service: nothing on this side waits for ever."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,5 +1,5 @@
-"""The server is killed at every labelled step of whatever changes a sandbox. What a client was told of is there again,
-and of the rest nothing stays."""
+"""The server is killed at every labelled step of every change of a sandbox. What a client was told of is there again,
+and nothing else is left."""
 
 import http.client
 import json
@@ -231,12 +231,13 @@ CASES = [(name, moment) for name, operation in OPERATIONS.items() for moment in 
 
 def test_every_step_in_the_source_is_tried() -> None:
     folder = Path(next(iter(corral.server.__path__)))
-    found = [
-        step
-        for file in folder.rglob("*.py")
-        for step in re.findall(r"steps\.reached\((.*)\)", file.read_text(encoding="utf-8"))
-    ]
-    assert sorted(found) == sorted(f'"{family}:{moment}"' for family, moments in MOMENTS.items() for moment in moments)
+    source = "\n".join(file.read_text(encoding="utf-8") for file in folder.rglob("*.py"))
+    alone = re.findall(r'steps\.reached\("(.*)"\)', source)
+    shared = re.findall(r'steps\.reached\(f"{change}:(.*)"\)', source)
+    assert len(re.findall(r"steps\.reached\(", source)) == len(alone) + len(shared)
+    changes = re.findall(r'_changing\(sandbox, "(\w+)"', source)
+    found = alone + [f"{change}:{moment}" for change in changes for moment in shared]
+    assert sorted(found) == sorted(f"{family}:{moment}" for family, moments in MOMENTS.items() for moment in moments)
     assert {operation.family for operation in OPERATIONS.values()} == set(MOMENTS)
 
 
@@ -270,7 +271,7 @@ def test_killed_at_a_step(place: Place, name: str, moment: str) -> None:
     place.use(place.witness)
     for left in place.snapshots():
         place.ask("DELETE", f"/snapshots/{left}")
-    for left in place.sandboxes():  # last, because whoever ends one waits for its turn to empty the trash
+    for left in place.sandboxes():  # last, because a deletion waits for its turn to empty the trash
         place.ask("DELETE", f"/sandbox/{left}")
     more = watch_differences(before, place.stock)
     assert not more, list_descendants(os.getpid(), without=place.others)

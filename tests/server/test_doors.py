@@ -1,4 +1,4 @@
-"""Attacks on the doors, from outside and with a key of one's own: nobody else may be hurt by any of them."""
+"""Attacks on the server, without a key and with a valid one: no other tenant may be affected."""
 
 import asyncio
 import contextlib
@@ -118,7 +118,7 @@ async def test_packed_bodies_are_not_unpacked(in_process: InProcess, packing: st
 
 
 def test_a_body_is_looked_through_once() -> None:
-    """A million quotes, and no end to the text: whoever began anew at each of them would not come back."""
+    """A million quotes, and no end to the text: a parser that starts again at each of them would not return."""
     program = """
 from corral.server.faults import Fault
 from corral.server.dispatch import parse_body
@@ -340,11 +340,11 @@ async def test_a_wrong_signature_tells_nothing(in_process: InProcess) -> None:
                 body = await response.json()
                 answers.append((response.status, body["message"], body["code"]))
     assert set(answers) == {(401, answers[0][1], "UNAUTHORIZED")}
-    assert row.active_at == before, "whoever may not come in does not keep it awake"
+    assert row.active_at == before, "a request that is refused does not count as activity"
 
 
 async def test_a_signed_url_ends_with_the_key_that_made_it(in_process: InProcess) -> None:
-    """Else whoever had a key could go on making them for ever."""
+    """Else the holder of a key could go on creating them for ever."""
     async with in_process.session.post(in_process.url + "/sandbox", json={}, headers=in_process.headers()) as response:
         made = (await response.json())["id"]
     upload = in_process.url.removesuffix("/api") + f"/toolbox/{made}/files/upload-v2"

@@ -1,4 +1,4 @@
-"""Events: what clients hear of their sandboxes, and that nobody else does."""
+"""Events: what clients receive about their sandboxes, and that no other client does."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ async def test_pings_are_sent_and_answered(in_process: InProcess, monkeypatch: p
     await socket.send_str("2")
     heard = {await socket.receive_str(timeout=10), await socket.receive_str(timeout=10)}
     assert heard == {"2", "3"}
-    # Nobody answers any more: it is let go.
+    # The client no longer answers, so it is disconnected.
     async with asyncio.timeout(10):
         while (await socket.receive()).type is aiohttp.WSMsgType.TEXT:
             pass
@@ -169,7 +169,7 @@ def is_connected(dispatcher: SyncEventDispatcher | AsyncEventDispatcher | None) 
 
 
 def test_the_sdk_is_told_what_another_client_does(server: ServedProcess) -> None:
-    """A client polls only once a second, and polls nothing while nobody waits: what it knows here, it was told."""
+    """A client polls only once a second, and only while a caller waits: what it knows here came by events."""
     one, other = (make_client(server) for _ in range(2))
     box = one.create()
     try:

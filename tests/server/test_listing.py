@@ -14,8 +14,8 @@ from server.conftest import InProcess, OpenInProcess
 from support.serving import ServedProcess
 
 
-async def create(running: InProcess, **wish: Any) -> dict[str, Any]:
-    async with running.session.post(running.url + "/sandbox", json=wish, headers=running.headers()) as response:
+async def create(running: InProcess, **wanted: Any) -> dict[str, Any]:
+    async with running.session.post(running.url + "/sandbox", json=wanted, headers=running.headers()) as response:
         assert response.status == 200, await response.text()
         made: dict[str, Any] = await response.json()
         return made

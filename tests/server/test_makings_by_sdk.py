@@ -44,7 +44,7 @@ async def main():
 asyncio.run(main())
 print("done")
 """
-# Nobody is ever told: the loop in which they wait does not run any more, and is not closed.
+# Their callers get no answer: the loop in which they wait does not run any more, and is not closed.
 STOPS = """
 loop = asyncio.new_event_loop()
 makings = [loop.create_task(backend.create(Spec())) for _ in range(3)]
@@ -262,7 +262,7 @@ async def test_cancelled_snapshot_is_forgotten(server: ServedProcess, daytona: D
                 await taking
         else:
             await backend.delete_snapshot(await taking)
-    await backend.aclose()  # which waits for what was begun
+    await backend.aclose()  # which waits for what is under way
     assert {row.id for row in daytona.snapshot.list().items} == before
 
 

@@ -34,10 +34,10 @@ class WatchedBackend(EmbeddedBackend):
         self.made: weakref.WeakSet[AsyncSandbox] = weakref.WeakSet()
         self.fails = False
 
-    async def create(self, *args: Any, **wishes: Any) -> AsyncSandbox:
+    async def create(self, *args: Any, **options: Any) -> AsyncSandbox:
         if self.fails:
             raise BackendUnavailableError("the disk is full")
-        box = await super().create(*args, **wishes)
+        box = await super().create(*args, **options)
         self.made.add(box)
         return box
 

@@ -122,7 +122,9 @@ async def test_the_server_hears_when_another_stops_and_starts_one(place: Place, 
     assert (await corral("stop", row.engine_id))[0] == 0
     await place.hear(row.id, "stopped")
     assert (await corral("rm", row.engine_id))[0] == 0
-    await Sweeper(place.server.lifecycle, seconds=NEVER).glance()  # of those that don't run nobody tells: it looks
+    await Sweeper(
+        place.server.lifecycle, seconds=NEVER
+    ).glance()  # those that don't run have no handle that would notice
     assert row.state == "error"
 
 

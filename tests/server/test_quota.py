@@ -1,4 +1,4 @@
-"""Quotas: no way around them, and none between two requests at the same time."""
+"""Quotas hold, also between two requests at the same time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -40,8 +40,8 @@ async def ask(server: ServedProcess, request: pytest.FixtureRequest) -> AsyncIte
                 await ask_for("DELETE", f"/snapshots/{row['id']}")
 
 
-async def make(ask: Ask, **wish: object) -> str:
-    status, made = await ask("POST", "/sandbox", wish)
+async def make(ask: Ask, **wanted: object) -> str:
+    status, made = await ask("POST", "/sandbox", wanted)
     assert status == 200, made
     return str(made["id"])
 
@@ -91,6 +91,6 @@ async def test_two_at_the_same_time_get_it_once(ask: Ask) -> None:
 async def test_two_that_grow_at_the_same_time_do_not_both(ask: Ask) -> None:
     boxes = [await make(ask), await make(ask)]
     grown = await asyncio.gather(*(ask("POST", f"/sandbox/{box}/resize", {"cpu": 3}) for box in boxes))
-    # Not every machine can do it; but none does it twice.
+    # Not every machine can do it; but it never happens twice.
     assert sorted(status for status, _ in grown) in ([200, 403], [403, 501], [501, 501])
     assert sum(row["cpu"] for row in (await ask("GET", "/sandbox"))[1]["items"]) <= 4

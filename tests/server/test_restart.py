@@ -1,4 +1,4 @@
-"""The server goes, in whatever way; sandboxes stay, and are there again when it comes back."""
+"""The server ends, in any way; its sandboxes stay, and are listed again after its restart."""
 
 import asyncio
 import signal
@@ -103,7 +103,7 @@ def test_beyond_loopback_tls_or_a_word_is_needed(tmp_path: Path, host: str) -> N
 
 @pytest.mark.parametrize("moment", [further(0.05), 0.2, further(0.45), further(0.8)])
 async def test_killed_in_the_middle_of_many_creates_and_deletes(own_server: ServedProcess, moment: float) -> None:
-    """Whatever was acknowledged holds, and what the server says is what there is."""
+    """Everything that was acknowledged holds, and the server's list agrees with the backend."""
     made: set[str] = set()
     deleted: set[str] = set()
     in_doubt: set[str] = set()
@@ -154,7 +154,7 @@ async def test_one_that_ends_by_itself_is_in_error_and_says_so(own_server: Serve
     daytona.delete(seen)
 
 
-async def test_sandbox_that_was_ended_before_anybody_connected_can_be_asked_for_a_snapshot_and_deleted(
+async def test_sandbox_that_was_ended_before_a_call_connected_can_be_asked_for_a_snapshot_and_deleted(
     own_server: ServedProcess,
 ) -> None:
     box = make_client(own_server).create()

@@ -140,8 +140,8 @@ def test_intervals_have_their_ways_of_saying_never(daytona: Daytona, sandbox: Sa
 
 
 def test_one_that_pauses_by_itself_does_not_stop_by_itself(daytona: Daytona) -> None:
-    wish = CreateSandboxFromSnapshotParams(auto_pause_interval=5, auto_delete_interval=-5)
-    box = daytona.create(wish)
+    wanted = CreateSandboxFromSnapshotParams(auto_pause_interval=5, auto_delete_interval=-5)
+    box = daytona.create(wanted)
     try:
         assert (box.auto_pause_interval, box.auto_stop_interval, box.auto_delete_interval) == (5, 0, -1)
         fork = box.fork()
@@ -152,7 +152,7 @@ def test_one_that_pauses_by_itself_does_not_stop_by_itself(daytona: Daytona) -> 
 
 
 @pytest.mark.parametrize(
-    ("wish", "status", "says"),
+    ("wanted", "status", "says"),
     [
         ({"autoStopInterval": 1, "autoPauseInterval": 1}, 400, "at most one"),
         ({"autoStopInterval": -1}, 400, "autoStopInterval"),
@@ -175,9 +175,9 @@ def test_one_that_pauses_by_itself_does_not_stop_by_itself(daytona: Daytona) -> 
         ({"buildInfo": {"dockerfileContent": "FROM a"}}, 422, "no snapshot"),
     ],
 )
-async def test_wishes_that_are_refused(in_process: InProcess, wish: dict[str, Any], status: int, says: str) -> None:
+async def test_requests_that_are_refused(in_process: InProcess, wanted: dict[str, Any], status: int, says: str) -> None:
     url = in_process.url + "/sandbox"
-    async with in_process.session.post(url, json=wish, headers=in_process.headers()) as response:
+    async with in_process.session.post(url, json=wanted, headers=in_process.headers()) as response:
         assert response.status == status
         refusal = await response.json()
     assert says in refusal["message"]
@@ -186,7 +186,7 @@ async def test_wishes_that_are_refused(in_process: InProcess, wish: dict[str, An
 
 
 async def test_words_of_paths_are_no_names(in_process: InProcess) -> None:
-    """Else there would be a sandbox that nobody can find by its name."""
+    """Else a sandbox could not be found by its name."""
     begin = "/api/sandbox/"
     words = {path.removeprefix(begin).partition("/")[0] for path, _ in all_routes() if path.startswith(begin)}
     fixed = sorted(word for word in words if not word.startswith("{"))

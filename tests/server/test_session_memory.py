@@ -33,7 +33,7 @@ def remembered() -> int:
     gc.collect()
     found = {}
     for each in gc.get_objects():
-        if type(each).__name__ == "Told":
+        if type(each).__name__ == "CommandState":
             found[id(each)] = len(each.text)
     return sum(found.values())
 

@@ -92,8 +92,8 @@ def test_snapshot_outlives_its_sandbox_and_its_other_names(daytona: Daytona, nam
     """Named like an image, which is how clients that know only images come to it."""
     other = unique("registry.example.org/team/tools") + ":1.0"
     logs: list[str] = []
-    wish = CreateSnapshotParams(name=other, image=Image.base(name), resources=Resources(cpu=2, memory=1, disk=4))
-    made = daytona.snapshot.create(wish, on_logs=logs.append)
+    wanted = CreateSnapshotParams(name=other, image=Image.base(name), resources=Resources(cpu=2, memory=1, disk=4))
+    made = daytona.snapshot.create(wanted, on_logs=logs.append)
     assert (made.name, made.state, made.image_name, made.cpu, made.disk) == (other, "active", name, 2, 4)
     assert logs
     daytona.snapshot.delete(name)  # by name; the other stands for the same files
@@ -165,7 +165,7 @@ async def test_another_organisation_has_its_own(in_process: InProcess) -> None:
 
 @pytest.mark.needs_root  # what an ordinary user's sandbox has written is measured now and then only
 def test_one_in_which_nothing_runs_rests_for_a_snapshot(daytona: Daytona, sandbox: Sandbox) -> None:
-    """It is started anew behind the scenes, which nobody notices but by the numbers of its processes."""
+    """It is started anew behind the scenes, which shows only in the numbers of its processes."""
     sandbox.process.exec("head -c 50000000 /dev/urandom > much; echo kept > file")
     for _ in range(5):
         sandbox.process.exec("true")

@@ -1,4 +1,4 @@
-"""What goes on without the server, what must not, and that in the end what it says is what there is."""
+"""What goes on without the server, what must not, and that in the end its list agrees with the backend."""
 
 import asyncio
 import contextlib
@@ -91,7 +91,7 @@ def test_a_run_that_nobody_listens_to_ends_with_the_next_server(own_server: Serv
     counted = read(box, "/tmp/n")
     result = box.code_interpreter.run_code("print(word, n > 0)")
     assert (result.stdout, result.error) == ("kept True\n", None)
-    assert read(box, "/tmp/n") == counted, "it was over before anybody could work inside"
+    assert read(box, "/tmp/n") == counted, "the run had ended before the first call"
 
 
 def test_a_program_whose_caller_waits_ends_with_the_server(own_server: ServedProcess) -> None:

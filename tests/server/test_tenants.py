@@ -85,7 +85,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopWatch]:
 
     monkeypatch.setattr(wire, "send", sent)
     gc.collect()
-    gc.disable()  # a collection of all that the tests hold would be counted for whoever is unlucky
+    gc.disable()  # a collection of all that the tests hold would be counted for one of them
     yield found
     gc.enable()
 
@@ -223,7 +223,7 @@ async def test_what_a_key_holds_is_bounded(tmp_path: Path) -> None:
 
 
 async def test_output_of_calls_side_by_side_is_whole(tmp_path: Path) -> None:
-    """Each waits for memory of its key, while it prints and at its end; none is cut, and none waits for ever."""
+    """Each waits for memory of its key, while it prints and at its end; no output is cut, no call waits for ever."""
     megabyte = 1024 * 1024
     async with open_tenants(tmp_path / "data", memory_per_key_bytes=4 * megabyte) as tenants:
         key = tenants.keys[0]

@@ -172,7 +172,7 @@ def test_a_clone_has_the_branch_or_commit_that_was_asked_for(repo: Sandbox) -> N
         repo.git.clone("/home/daytona/r", "none", branch="nope")
     with pytest.raises(DaytonaConflictError):
         repo.git.clone("/home/daytona/r", "by/branch")
-    for _ in range(2):  # what was made for nothing is in nobody's way
+    for _ in range(2):  # a failed clone is not in the way of the next
         with pytest.raises(DaytonaGitBranchNotFoundError):
             repo.git.clone("/home/daytona/r", "again", commit_id="0123456789" * 4)
     repo.git.clone("/home/daytona/r", "again", commit_id=first)
@@ -241,7 +241,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_
 
 @pytest.fixture
 def thief(remote: Sandbox) -> Iterator[str]:
-    """The URL of a server inside that asks whoever comes for a password, and writes it down."""
+    """The URL of a server inside that asks every client for a password, and records it."""
     remote.fs.upload_file(LISTENER.encode(), "/tmp/thief.py")
     remote.process.create_session("thief")
     command = f"python3 /tmp/thief.py {PORT + 1}"

@@ -78,7 +78,7 @@ def test_ports_on_which_somebody_listens(sandbox: Sandbox, client: httpx.Client)
     sandbox.process.execute_session_command("s", SessionExecuteRequest(command=command, run_async=True))
     deadline = time.monotonic() + 60
     while not client.get("/port/7788/in-use").json()["isInUse"]:
-        assert time.monotonic() < deadline, "nobody listens"
+        assert time.monotonic() < deadline, "no program listens"
         time.sleep(0.05)
     assert client.get("/port").json() == {"ports": [7788]}
     assert client.get("/port/7789/in-use").json() == {"isInUse": False}

@@ -31,8 +31,8 @@ def run(box: Sandbox, command: str, *, name: str = "s"):  # type: ignore[no-unty
     return box.process.execute_session_command(name, Request(command=command))
 
 
-def start(box: Sandbox, command: str, **wishes: bool) -> str:
-    return box.process.execute_session_command("s", Request(command=command, run_async=True, **wishes)).cmd_id
+def start(box: Sandbox, command: str, **options: bool) -> str:
+    return box.process.execute_session_command("s", Request(command=command, run_async=True, **options)).cmd_id
 
 
 def wait_until(condition: Callable[[], object]) -> None:

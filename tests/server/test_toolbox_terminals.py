@@ -156,8 +156,8 @@ async def test_an_offered_subprotocol_is_answered(sandbox: Sandbox, server: Serv
 
 async def test_old_clients_open_first_and_watch_later(sandbox: Sandbox, server: ServedProcess) -> None:
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.key}"}) as client:
-        wish = {"id": "old", "cols": 90, "rows": 20, "lazyStart": True, "envs": {"PS1": "ready> "}}
-        async with client.post(address(sandbox, "/process/pty"), json=wish) as response:
+        wanted = {"id": "old", "cols": 90, "rows": 20, "lazyStart": True, "envs": {"PS1": "ready> "}}
+        async with client.post(address(sandbox, "/process/pty"), json=wanted) as response:
             assert response.status == 201
             assert await response.json() == {"sessionId": "old"}
         async with client.ws_connect(address(sandbox, "/process/pty/old/connect")) as socket:
@@ -187,7 +187,7 @@ async def test_a_plain_request_is_told_that_this_is_a_websocket(sandbox: Sandbox
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {server.key}"}) as client:
         async with client.get(address(sandbox, "/process/pty/create-connect?id=x")) as response:
             assert response.status == 426
-        # An upgrade without its own headers is none.
+        # A request without the headers of an upgrade is refused.
         headers = {"Upgrade": "websocket", "Connection": "upgrade"}
         async with client.get(address(sandbox, "/process/pty/create-connect?id=x"), headers=headers) as response:
             assert response.status == 400

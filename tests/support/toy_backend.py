@@ -17,11 +17,11 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from corral.base.process import AsyncProcess, Ending, as_bytes
+from corral.base.process import AsyncProcess, Ending
 from corral.base.shellfiles.files import ShellFiles
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
-from corral.errors import ExecError, InvalidCommandError, SandboxGoneError, WorkdirError
+from corral.errors import InvalidCommandError, SandboxGoneError, WorkdirError
 from corral.protocol import Backend, OnEvent, SandboxPrimitives, SpawnRequest, lacking
 from corral.results import Capabilities, EndReason, SandboxInfo, SandboxUsage, StreamName, Usage
 from corral.spec import USER, Spec
@@ -33,7 +33,7 @@ class ToyProcess(AsyncProcess):
     """A child of this process, in a process group of its own. A thread reads its output and waits for its end."""
 
     def __init__(self, request: SpawnRequest, *, sandbox_id: str) -> None:
-        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
+        super().__init__(request, sandbox_id=sandbox_id)
         self._reason: EndReason | None = None
         self._room = threading.Event()
         pipe, stdin = subprocess.PIPE, subprocess.PIPE if request.stdin else subprocess.DEVNULL
@@ -45,14 +45,11 @@ class ToyProcess(AsyncProcess):
             raise WorkdirError(f"can't run in {request.cwd!r}", sandbox_id=sandbox_id, op="exec") from error
         except OSError as error:
             raise InvalidCommandError(f"can't be started: {error.strerror}", sandbox_id=sandbox_id) from error
+        self._pid = self._child.pid
         self._timer = threading.Timer(request.timeout or 86400.0, self.end_tree, ("timeout",))
         for thread in (self._timer, threading.Thread(target=self._follow)):
             thread.daemon = True
             thread.start()
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
 
     def _follow(self) -> None:
         child, begun = self._child, time.monotonic()
@@ -80,26 +77,21 @@ class ToyProcess(AsyncProcess):
     def resume_reading(self) -> None:
         self._room.set()
 
-    async def write(self, data: bytes | str) -> None:
+    async def _write(self, data: bytes) -> bool:
         try:
             assert self._child.stdin is not None
-            await asyncio.to_thread(os.write, self._child.stdin.fileno(), as_bytes(data))
-        except (OSError, ValueError, AssertionError) as error:
-            raise ExecError("the program's stdin is closed", op="write") from error
+            await asyncio.to_thread(os.write, self._child.stdin.fileno(), data)
+        except (OSError, ValueError, AssertionError):
+            return False
+        return True
 
     async def close_stdin(self) -> None:
         if self._child.stdin is not None:
             self._child.stdin.close()
 
-    async def signal(self, number: int) -> None:
-        if not 1 <= number < signal.NSIG:
-            raise ExecError(f"{number!r} is not a signal", op="signal")
-        if not self.ended:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
-
-    async def resize(self, *, rows: int, columns: int) -> None:
-        raise ExecError("the program has no terminal", op="resize")
+    async def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     def end_tree(self, reason: EndReason) -> None:
         if not self.ended:

@@ -1,6 +1,8 @@
 """What is exported is pinned: a name that appears or vanishes is a decision, not an accident."""
 
 import ast
+import importlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -110,11 +112,23 @@ def test_unknown_name_is_told() -> None:
         corral.no_such_name  # noqa: B018 - asking is the test
 
 
-def test_type_checkers_see_the_same_names_from_the_same_modules() -> None:
-    tree = ast.parse(Path(corral.__file__).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("package", ["corral", "corral.forge", "corral.forge.judge", "corral.adapters.pydantic_ai"])
+def test_type_checkers_see_the_same_names_from_the_same_modules(package: str) -> None:
+    module = importlib.import_module(package)
+    assert module.__file__ is not None
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert seen == corral._HOME_OF
+    seen = {
+        alias.asname: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    (table,) = (node for found in block.orelse for node in ast.walk(found) if isinstance(node, ast.Dict))
+    loaded = {
+        name: importlib.util.resolve_name(home, package)
+        for home, names in ast.literal_eval(table).items()
+        for name in names.split()
+    }
+    assert seen == loaded
+    assert {*module.__all__} - {"__version__"} == {*loaded}
 
 
 def test_importing_executes_nothing() -> None:
@@ -123,4 +137,4 @@ def test_importing_executes_nothing() -> None:
         "import sys, corral; print([name for name in sys.modules if name.startswith(('corral.', 'click', 'asyncio'))])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "['corral.client', 'corral.client.exports']\n"

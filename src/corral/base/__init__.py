@@ -1,1 +1,1 @@
-"""What every backend's handles are made of: running programs, files, output, transfer. Written once."""
+"""The common parts of all backends: running programs, files, output, transfer."""

@@ -1,4 +1,4 @@
-"""A program to start: argv and texts for a shell, checked; long texts go into a file."""
+"""Shell commands as argv; long ones are run from a file."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from corral.errors import InvalidCommandError
 from corral.protocol import Command
 
 MAX_SHELL_TEXT_BYTES = 64 * 1024
-"""A longer text for a shell is put into a file."""
+"""Longer shell text is put into a file."""
 
-# Models and people write bash, whatever else the sandbox has (/bin/sh is often dash, and zsh splits no words). The
-# arguments stay as they are, and no variable is set: it might be one that the caller exported.
+# Models and people write bash, even if the sandbox has other shells (/bin/sh is often dash, and zsh does not split
+# words). Arguments are not changed, and no variable is set: the caller may have exported one of that name.
 _BASH = 'command -v bash >/dev/null 2>&1 && exec bash "$@"; exec /bin/sh "$@"'
 _WITH_BASH = ("/bin/sh", "-c", _BASH, "sh")
 # Runs the file $0 in the shell "$@". The text's first command removes the file's folder, unless the shell can't parse
-# it: then nothing of the text is run. So where the shell can't parse all of it, this one stays, and removes the folder
-# at the end. Any other text is run in this shell's place: its pid, `$0` and line numbers are the same as without it.
+# the text: then it runs nothing of it. In that case this shell waits, and removes the folder at the end. Any other text
+# is run in place of this shell: its pid, `$0` and line numbers are the same as without it.
 _CHECKED = (
     'if "$@" -n "$0" 2>/dev/null; then exec "$@" "$0"; fi; "$@" "$0"; set -- "$?"; rm -rf -- "${0%/*}"; exit "$1"'
 )
 
 
 def with_bash(*args: str) -> list[str]:
-    """The argv of bash with these arguments; of /bin/sh, where the sandbox has no bash."""
+    """The argv of bash with these arguments; of /bin/sh, if the sandbox has no bash."""
     return [*_WITH_BASH, *args]
 
 
 def bash_text(text: str) -> list[str]:
-    """The argv that runs a text in bash, or in /bin/sh where the sandbox has no bash.
+    """The argv that runs a text in bash, or in /bin/sh if the sandbox has no bash.
 
     Raises:
-        InvalidCommandError: empty, or no text.
+        InvalidCommandError: empty, or not a string.
     """
     if not isinstance(text, str) or not text.strip():
         raise InvalidCommandError("the command is empty or not a string", hint="pass a shell command")
@@ -41,7 +41,7 @@ def bash_text(text: str) -> list[str]:
 
 
 def long_text(command: Command) -> str | None:
-    """The text for a shell in a command, if it is too long for an argument; else None."""
+    """The shell text of a command, if it is too long for an argument; else None."""
     if isinstance(command, list | tuple) and list(command[:-1]) == with_bash("-c", "--"):
         command = command[-1]
     if not isinstance(command, str):
@@ -56,7 +56,7 @@ def script_argv(command: Command, path: str) -> list[str]:
 
 
 def checked_script_argv(command: Command, path: str) -> list[str]:
-    """The same for a file in a folder that is to be gone when the program is, whether its shell can parse it or not."""
+    """The same for a file whose folder is removed by the time the program ends, even if its shell can't parse it."""
     return ["/bin/sh", "-c", _CHECKED, path, *script_argv(command, path)[:-1]]
 
 
@@ -69,13 +69,13 @@ async def in_file(
     drop: Callable[[str], Awaitable[None]],
     background: bool = False,
 ) -> AsyncIterator[Command]:
-    """The command to run within, its text in a file of that folder if it is too long for an argument.
+    """The command to run in this block, with its text in a file of that folder if it is too long for an argument.
 
-    The folder goes at the end. In the background the program goes on after it, and its shell removes the folder before
-    anything else: it goes on reading the file that it has open. If it never begins, the folder goes at the end, too.
+    The folder is removed at the end of the block. A `background` program continues after it: its shell removes the
+    folder first, and reads on from the open file. If it never starts, the folder is removed at the end of the block.
 
-    Where the program is ended before its shell came so far, or may not remove the folder (as another user, or with a
-    view that is read-only), only the one who sees its end can do so: then the caller has to call `drop` again.
+    If the program is killed before its shell removes the folder, or may not remove it (as another user, or with a
+    read-only view), the caller has to call `drop` again after its end.
     """
     text = long_text(command)
     if text is None:
@@ -94,7 +94,7 @@ async def in_file(
 
 
 def plain_argv(argv: Sequence[str]) -> tuple[str, ...]:
-    """What `with_bash` or `checked_script_argv` was asked for, as one would call the shell; any other argv as it is."""
+    """The plain shell command behind an argv of `with_bash` or `checked_script_argv`; any other argv unchanged."""
     words = tuple(argv)
     if words[:3] == ("/bin/sh", "-c", _CHECKED):
         words = (*words[4:], words[3])

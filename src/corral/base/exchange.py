@@ -41,8 +41,7 @@ class Exchange:
                 await self.process.close_stdin()
 
     async def _read(self) -> AsyncGenerator[bytes, None]:
-        output = self.process.output()
-        async with contextlib.aclosing(output):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(self.process.output()) as output:
             async for chunk in output:
                 if chunk.stream == "stdout":
                     yield chunk.data

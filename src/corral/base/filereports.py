@@ -1,4 +1,4 @@
-"""What `corral.inside` tells of files becomes Corral's types and errors, whether it ran here or an agent sent it."""
+"""Reports of `corral.inside` about files as Corral's types and errors, from calls here or from an agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from corral.results import FileInfo, FileKind, GrepMatch
 
 @contextlib.contextmanager
 def told(path: str, *, sandbox_id: str | None, op: str) -> Iterator[None]:
-    """Around calls of `corral.inside` that act on files here: their refusals, and the kernel's, are raised as ours."""
+    """Around calls of `corral.inside` that act on files here: translates their errors, and the kernel's."""
     try:
         yield
     except CorralError as error:
@@ -37,7 +37,7 @@ def told(path: str, *, sandbox_id: str | None, op: str) -> Iterator[None]:
 
 
 def file_error(refusal: Mapping[str, Any], *, path: str, sandbox_id: str | None, op: str) -> SandboxFileError:
-    """Why a file operation was refused. What an agent sends is hostile: anything may be in it."""
+    """The error for a refused file operation. The refusal comes from inside, and may contain anything."""
     code, text, number = str(refusal.get("error")), str(refusal.get("text", "")), _int(refusal.get("errno"))
     shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
     message = f"{shown}: {text}"
@@ -62,7 +62,7 @@ def file_error(refusal: Mapping[str, Any], *, path: str, sandbox_id: str | None,
 
 
 def file_info(item: Mapping[str, Any]) -> FileInfo:
-    """What an agent says of a file."""
+    """A file's information, as an agent reports it."""
     kind: FileKind = item["kind"] if item["kind"] in get_args(FileKind) else "other"
     target = item.get("target")
     return FileInfo(
@@ -80,7 +80,7 @@ def file_info(item: Mapping[str, Any]) -> FileInfo:
 
 
 def grep_match(item: Mapping[str, Any]) -> GrepMatch:
-    """What an agent says of a line."""
+    """A matching line, as an agent reports it."""
     return GrepMatch(str(item["path"]), int(item["line"]), str(item["text"]))
 
 

@@ -7,20 +7,25 @@ import contextlib
 import errno
 import functools
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
 from corral.base import transfer
 from corral.base.filereports import told
 from corral.errors import (
+    CapabilityError,
     EditConflictError,
     EditError,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxFileTooLargeError,
+    SandboxNotFolderError,
 )
-from corral.inside.lines import edit_text
+from corral.inside.glob import split_absolute
+from corral.inside.lines import compile_pattern, edit_text
 from corral.paths import HostPath, SandboxPath, inside
 from corral.protocol import PathLike
 from corral.results import (
@@ -40,47 +45,65 @@ DEFAULT_MATCH_LIMIT = 10_000
 CHUNK_BYTES = 256 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """A file to write: what a backend gets for `write`."""
+
+    path: SandboxPath
+    mode: int | None
+    parents: bool
+    exclusive: bool
+    append: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextSearch:
+    """Where and for what text to search: what a backend gets for `grep` and `replace`."""
+
+    root: SandboxPath
+    pattern: str
+    include: str | None
+    ignore_case: bool
+    fixed: bool
+    hidden: bool
+
+    def compile(self) -> re.Pattern[bytes]:
+        """Raises: RefusedError for an invalid regular expression."""
+        return compile_pattern(self.pattern, fixed=self.fixed, ignore_case=self.ignore_case)
+
+
 class AsyncFiles(ABC):
     """The files of a sandbox. Every method raises `SandboxGoneError`, `SandboxClosedError` and, beyond what is named,
     `SandboxPermissionError` without permission, `SandboxNoSpaceError` if the disk is full, and `SandboxFileError` for
     all other failures.
 
-    A `FollowedPath` is one whose permission was checked: no link on it is followed, and `SandboxLinkError` says that a
+    A `FollowedPath` is one whose permission was checked: no link on it is followed, and `SandboxLinkError` means that a
     link was added since. `move`, `remove`, `mkdir`, `symlink`, `chmod`, `replace`, `watch`, `pack` and
-    `unpack` take it as any other path."""
+    `unpack` treat it as any other path."""
 
-    def __init__(self, *, workdir: str) -> None:
+    _spool_bytes = 1024 * 1024
+    """A stream up to this size is collected first, and written like bytes."""
+
+    def __init__(self, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
+        """`guard` raises if the sandbox is closed or gone."""
+        self._sandbox_id = sandbox_id
+        self._guard = guard
         self.at: Callable[[PathLike], SandboxPath] = functools.partial(inside, workdir=workdir)
         """The absolute path of a caller's path. Backends with other paths override it."""
 
     # The primitives.
 
     @abstractmethod
-    def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         """The content in pieces, up to the size the file had when opened. Raises: as `read`, without a limit."""
 
     @abstractmethod
-    async def write(
-        self,
-        path: PathLike,
-        content: bytes | str | AsyncIterable[bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        exclusive: bool = False,
-        append: bool = False,
-    ) -> int:
-        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces.
+    async def _write(self, request: WriteRequest, data: bytes) -> None:
+        """`write` of bytes."""
 
-        Returns the number of bytes.
-
-        Raises:
-            SandboxIsFolderError, SandboxFileKindError: the target is not a regular file.
-            SandboxFileExistsError: `exclusive` and it exists.
-            SandboxFileNotFoundError: `parents=False` and the folder is missing.
-            SandboxNotFolderError: a parent is not a folder.
-            SandboxLinkError: a part of a `FollowedPath` became a link.
-        """
+    @abstractmethod
+    async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
+        """`write` of a long stream; returns the number of bytes."""
 
     @abstractmethod
     async def _edit(
@@ -102,12 +125,100 @@ class AsyncFiles(ABC):
         """
 
     @abstractmethod
+    async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
+        """`glob` with a relative pattern."""
+
+    @abstractmethod
+    async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
+        """`grep`."""
+
+    @abstractmethod
+    async def _replace(self, search: TextSearch, new: bytes) -> ReplaceResult:
+        """`replace`."""
+
+    @abstractmethod
+    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        """Rename. Raises: SandboxFileNotFoundError, SandboxFileExistsError."""
+
+    @abstractmethod
+    async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
+        """`remove`. Raises: SandboxFileNotFoundError or SandboxNotFolderError if it does not exist."""
+
+    @abstractmethod
+    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
+        """Create a folder; with `parents`, it may exist already.
+
+        Raises:
+            SandboxFileExistsError, SandboxFileNotFoundError
+        """
+
+    @abstractmethod
+    async def symlink(self, path: PathLike, target: str) -> None:
+        """Create a symlink. Raises: SandboxFileExistsError."""
+
+    @abstractmethod
+    async def chmod(self, path: PathLike, mode: int) -> None:
+        """Set permission bits. Raises: SandboxFileNotFoundError."""
+
+    @abstractmethod
+    def pack(self, path: PathLike) -> AsyncIterator[bytes]:
+        """A tree as a tar stream: modes, links and empty folders kept, names relative.
+
+        Raises:
+            SandboxFileNotFoundError
+        """
+
+    @abstractmethod
+    async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
+        """Unpack a tar stream (plain or compressed) below a folder; returns the number of members.
+
+        Raises:
+            SandboxFileError: a malformed archive, or a member outside the folder.
+        """
+
+    # What is derived.
+
+    async def write(
+        self,
+        path: PathLike,
+        content: bytes | str | AsyncIterable[bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        exclusive: bool = False,
+        append: bool = False,
+    ) -> int:
+        """Write atomically: readers see the old or the new content. Keeps the mode of a file it replaces.
+
+        Returns the number of bytes.
+
+        Raises:
+            SandboxIsFolderError, SandboxFileKindError: the target is not a regular file.
+            SandboxFileExistsError: `exclusive` and it exists.
+            SandboxFileNotFoundError: `parents=False` and the folder is missing.
+            SandboxNotFolderError: a parent is not a folder.
+            SandboxLinkError: a part of a `FollowedPath` became a link.
+        """
+        request = WriteRequest(self.at(path), mode, parents, exclusive, append)
+        self._guard()
+        data = check_content(content)
+        if not isinstance(data, bytes):
+            data, rest = await spool(data, limit_bytes=self._spool_bytes)
+            if rest is not None:
+                return await self._write_stream(request, rest)
+        await self._write(request, data)
+        return len(data)
+
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
         """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError and SandboxLinkError, for `path`."""
+        root = self.at(path)
+        if pattern.startswith("/"):
+            folder, pattern = split_absolute(pattern)
+            root = SandboxPath(folder)
+        return await self._glob(root, pattern, hidden=hidden, limit=limit)
 
-    @abstractmethod
     async def grep(
         self,
         pattern: str,
@@ -128,8 +239,9 @@ class AsyncFiles(ABC):
             SandboxFileError: invalid regular expression.
             SandboxFileNotFoundError, SandboxLinkError: for `path`.
         """
+        search = TextSearch(self.at(path), pattern, include, ignore_case, fixed, hidden)
+        return await self._grep(search, limit=limit, without=frozenset(without))
 
-    @abstractmethod
     async def replace(
         self,
         pattern: str,
@@ -147,57 +259,32 @@ class AsyncFiles(ABC):
             SandboxFileError: invalid regular expression.
             SandboxFileNotFoundError: for `path`.
         """
+        search = TextSearch(self.at(path), pattern, include, ignore_case, fixed, hidden)
+        return await self._replace(search, encode(new))
 
-    @abstractmethod
-    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """Rename. Raises: SandboxFileNotFoundError, SandboxFileExistsError."""
-
-    @abstractmethod
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """Delete. Raises: SandboxFileNotFoundError; SandboxFileExistsError for a folder that is not empty."""
+        try:
+            await self._remove(self.at(path), recursive=recursive)
+        except (SandboxFileNotFoundError, SandboxNotFolderError):
+            if not missing_ok:
+                raise
 
-    @abstractmethod
-    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
-        """Create a folder; with `parents`, it may exist already.
-
-        Raises:
-            SandboxFileExistsError, SandboxFileNotFoundError
-        """
-
-    @abstractmethod
-    async def symlink(self, path: PathLike, target: str) -> None:
-        """Create a symlink. Raises: SandboxFileExistsError."""
-
-    @abstractmethod
-    async def chmod(self, path: PathLike, mode: int) -> None:
-        """Set permission bits. Raises: SandboxFileNotFoundError."""
-
-    @abstractmethod
-    def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
+    async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
         """Changes below a folder, from now on, until the iterator is closed.
 
         Raises:
             SandboxFileNotFoundError, SandboxNotFolderError
             CapabilityError: not supported by this backend.
         """
-
-    @abstractmethod
-    def pack(self, path: PathLike) -> AsyncIterator[bytes]:
-        """A tree as a tar stream: modes, links and empty folders kept, names relative.
-
-        Raises:
-            SandboxFileNotFoundError
-        """
-
-    @abstractmethod
-    async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
-        """Unpack a tar stream (plain or compressed) below a folder; returns the number of members.
-
-        Raises:
-            SandboxFileError: a malformed archive, or a member outside the folder.
-        """
-
-    # What is derived.
+        self._guard()
+        raise CapabilityError(
+            "this backend does not support watch",
+            sandbox_id=self._sandbox_id,
+            op="watch",
+            hint="call list or glob again and compare `modified`",
+        )
+        yield  # an async generator, like those of the backends that support it
 
     async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
         """The entries of `list`, each folder followed by its contents, down to a depth; in batches if supported.
@@ -235,16 +322,12 @@ class AsyncFiles(ABC):
             SandboxFileTooLargeError: more than `max_bytes`, also if it grows while being read.
         """
         content = bytearray()
-        stream = self.read_stream(path)
-        try:
+        # Closed here: its process inside ends now, not when it is garbage collected.
+        async with contextlib.aclosing(self.read_stream(path)) as stream:
             async for chunk in stream:
                 content += chunk
                 if len(content) > max_bytes:
                     self._refuse_size(self.at(path), max_bytes)
-        finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()  # its process inside ends now, not when it is garbage collected
         return bytes(content)
 
     async def read_text(
@@ -357,7 +440,7 @@ class AsyncFiles(ABC):
 
 
 def encode(text: str | bytes) -> bytes:
-    """Bytes as they are, text as UTF-8 (surrogates stand for bytes that are not)."""
+    """Bytes unchanged, text as UTF-8 (surrogates stand for bytes that are not UTF-8)."""
     return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
 
 
@@ -373,7 +456,7 @@ def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncI
 
 
 async def spool(stream: AsyncIterable[bytes], *, limit_bytes: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """All of a short stream; of one longer than the limit, the whole as a stream again."""
+    """The content of a short stream; for one longer than the limit, all of it as a stream again."""
     source, begun = aiter(stream), bytearray()
     async for piece in source:
         begun += piece
@@ -389,9 +472,9 @@ async def _chain(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
 
 
 async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
-    """The content of an open regular file, which is closed in the end.
+    """The content of an open regular file, which is closed at the end.
 
-    Up to the size it had when opened: a file that grows for ever must end here all the same.
+    Up to the size it had when opened: a file may grow for ever.
     """
     try:
         size, place = os.fstat(descriptor).st_size, 0
@@ -407,7 +490,7 @@ async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenera
 
 
 async def _read_at(descriptor: int, count: int, place: int) -> bytes:
-    """What is in memory is read at once; what must come from a disk, in a thread: nobody else waits for the disk."""
+    """Read at once what is in memory; what must come from a disk is read in a thread, not to block the event loop."""
     if hasattr(os, "preadv"):
         buffer = bytearray(count)
         try:
@@ -421,7 +504,7 @@ async def _read_at(descriptor: int, count: int, place: int) -> bytes:
 
 
 def _read_own(descriptor: int, count: int, place: int) -> bytes:
-    """With a descriptor of its own: whoever was cancelled closes the other one while the thread still reads."""
+    """With its own descriptor: a cancelled caller closes the other one while the thread still reads."""
     try:
         return os.pread(descriptor, count, place)
     finally:
@@ -438,7 +521,7 @@ def replace_text(
     expected_sha256: str | None,
     sandbox_id: str | None,
 ) -> tuple[bytes, EditResult]:
-    """An edit of what is in a file: the changed content, and what is told of it.
+    """Edit the content of a file; returns the changed content and the result.
 
     Raises:
         EditError: `old` is not found, or found more than once without `replace_all`.

@@ -1,11 +1,11 @@
-"""Which files of a tree make git run programs, so that they don't come to the host with a folder of a sandbox.
+"""Which files of a tree make git run programs, so that a download of a folder leaves them out.
 
-A repository's settings and hooks name programs (`core.fsmonitor`, filters, `pre-commit`) which the next `git status`
-there would run, as the user, on the host. What was committed is harmless: objects, refs and logs come along.
+A repository's settings and hooks name programs (`core.fsmonitor`, filters, `pre-commit`) that the next `git status`
+there would run, as the user, on the host. Commits are harmless: objects, refs and logs are copied.
 
-Of a folder named `.git` only what is known to be data is taken. Anywhere else a folder can be a repository by its
-content, which shows when all of it is there: `HEAD`, and beside it settings or hooks. Such names are held back until
-then, and of the two only one is taken.
+Of a folder named `.git` only known data is copied. Any other folder is a repository if it has a `HEAD` and, beside it,
+settings or hooks, which is known when the whole tree is there. Such files are held back until then, and only one of the
+two kinds is copied.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Parts = tuple[str, ...]
 
 _HEAD = "head"
 _RUNS = ("config", "config.worktree", "commondir", "hooks")
-"""Beside a HEAD these say what git runs, or where it says so."""
+"""Beside a HEAD, these define what git runs, or where that is defined."""
 _FILES = frozenset(
     {_HEAD, "index", "packed-refs", "shallow", "description", "orig_head", "fetch_head", "merge_head", "auto_merge"}
     | {"cherry_pick_head", "revert_head", "commit_editmsg", "merge_msg", "merge_mode", "squash_msg"}
 )
 _FOLDERS = frozenset({"objects", "refs", "reftable", "logs"})
 _INFO = frozenset({"exclude", "refs", "sparse-checkout"})
-# Characters that Apple's file system does not see in a name.
+# Characters that Apple's file system ignores in a name.
 _UNSEEN = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 _MAX_INDEX_BYTES = 256 * 1024 * 1024
 _ENTRY = struct.Struct(">40x20sH")
@@ -35,31 +35,31 @@ _EXTENDED = 0x4000
 
 
 def is_git_folder(name: str) -> bool:
-    """Whether a name is `.git` on some file system: whatever its case, or as Windows and Apple spell it as well."""
+    """True if a name means `.git` on some file system: in any case, or as Windows and Apple also spell it."""
     bare = fold(name)
     return bare == ".git" or re.fullmatch(r"git~\d", bare) is not None
 
 
 def find_git_folder(parts: Sequence[str]) -> Parts:
-    """A path from the last `.git` in it on; nothing if there is none."""
+    """A path from its last `.git` on; empty if it has none."""
     places = [number for number, part in enumerate(parts) if is_git_folder(part)]
     return tuple(parts[places[-1] :]) if places else ()
 
 
 def is_sample(parts: Sequence[str]) -> bool:
-    """Whether it is one of the sample hooks, which git lays into every repository and never runs."""
+    """True for a sample hook, which git copies into every repository and never runs."""
     return list(parts[-2:-1]) == ["hooks"] and parts[-1].endswith(".sample")
 
 
 def fold(name: str) -> str:
-    """A name as the least exact of file systems compares it."""
+    """A name as the most tolerant file system compares it."""
     return _UNSEEN.sub("", name).partition(":")[0].rstrip(" .").casefold()
 
 
 def judge(parts: Sequence[str], *, is_folder: bool) -> Verdict:
     """What to do with a file or folder of a tree, by its path.
 
-    `hold`: it is for `find_left_out` to say, when the whole tree is there. `index`: take it if `is_safe_index`.
+    `hold`: `find_left_out` decides when the whole tree is there. `index`: take it if `is_safe_index`.
     """
     low = [fold(part) for part in parts]
     inside = False
@@ -74,7 +74,7 @@ def judge(parts: Sequence[str], *, is_folder: bool) -> Verdict:
 
 
 def _is_data(rest: list[str]) -> bool:
-    """Whether a path inside a repository's folder is one of its data, which name no programs."""
+    """True if a path inside a `.git` folder is data, which can't name programs."""
     first, last = rest[0], rest[-1]
     if first in ("worktrees", "modules"):
         # A submodule's name may have slashes: then its folder begins further down.
@@ -88,7 +88,7 @@ def _is_data(rest: list[str]) -> bool:
 
 
 def _held_at(parts: Sequence[str], *, is_folder: bool) -> list[int]:
-    """Places in a path at which a name stands that makes a repository, or makes one run programs."""
+    """The positions in a path of names that make a repository, or make one run programs."""
     last = len(parts) - 1
     names = [fold(part) for part in parts]
     return [
@@ -99,9 +99,9 @@ def _held_at(parts: Sequence[str], *, is_folder: bool) -> list[int]:
 
 
 def find_left_out(held: Iterable[Parts], exists: Callable[[Parts], bool]) -> set[Parts]:
-    """Of what was held back, what must not be laid down; `exists` tells what is there already.
+    """The paths among those held back that must be left out; `exists` tells what the host has already.
 
-    A folder gets a HEAD, or what runs programs beside one; never both from a sandbox, in one go or in several.
+    A folder gets a HEAD from a sandbox, or the settings beside one; never both, in one download or in several.
     """
     paths = list(held)
     heads = {tuple(map(fold, path[:-1])) for path in paths if fold(path[-1]) == _HEAD}
@@ -122,7 +122,7 @@ def find_left_out(held: Iterable[Parts], exists: Callable[[Parts], bool]) -> set
 
 
 def is_safe_index(data: bytes) -> bool:
-    """Whether git's list of files names none in a `.git` folder: git writes where it says, and does not ask again."""
+    """True if git's index has no path in a `.git` folder: git writes to its paths without another check."""
     if len(data) > _MAX_INDEX_BYTES or len(data) < 12 or data[:4] != b"DIRC":
         return False
     version, count = struct.unpack_from(">II", data, 4)
@@ -132,7 +132,7 @@ def is_safe_index(data: bytes) -> bool:
         end = _check_entries(data, version, count)
     except (struct.error, ValueError, IndexError):
         return False
-    # Another file with more of them may follow, by its extension.
+    # The extension `link` names another file with more entries.
     while end + 8 <= len(data) - 20:
         name, size = struct.unpack_from(">4sI", data, end)
         if name == b"link":
@@ -142,7 +142,7 @@ def is_safe_index(data: bytes) -> bool:
 
 
 def _check_entries(data: bytes, version: int, count: int) -> int:
-    """Where the entries end. Raises: ValueError, struct.error or IndexError for one that is not as it should be."""
+    """Where the entries end. Raises: ValueError, struct.error or IndexError for an invalid one."""
     place, name = 12, b""
     for _ in range(count):
         begin = place
@@ -161,7 +161,7 @@ def _check_entries(data: bytes, version: int, count: int) -> int:
 
 
 def _read_number(data: bytes, place: int) -> tuple[int, int]:
-    """A number as git packs it into bytes, and where it ends."""
+    """A number in git's variable-length encoding, and where it ends."""
     value = data[place] & 0x7F
     while data[place] & 0x80:
         place += 1

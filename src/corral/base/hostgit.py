@@ -1,8 +1,8 @@
-"""What the host's own git settings name in a folder, so that nothing of a sandbox takes its place there.
+"""The files of a folder that the host's own git settings name, so that a download does not replace them.
 
 `core.hooksPath=.husky`, `include.path=../.gitconfig` or `filter.x.clean=./tools/clean` make git run files of the
-project. Whatever git itself reads as hooks or settings is known exactly. Of a command, only the words that are files of
-the tree are known: what these run in turn is not.
+project. Hooks and settings that git itself reads are known exactly. Of a command, only words that are files of the tree
+are known, not what these run in turn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMMANDS = re.compile(
     r"|browser|uploadpack|receivepack|packobjectshook|tunnel|smtpserver)",
     re.DOTALL,
 )
-"""Settings whose values git runs, or hands to a shell."""
+"""Settings whose values git runs, or passes to a shell."""
 _BETWEEN_WORDS = re.compile(r"[\s'\"=;|&()<>`$!]+")
 
 
@@ -36,11 +36,11 @@ class NamedByGit:
         self._target = target.resolve()
         self._named: set[Parts] = set()
         self._add(_find_top(self._target))
-        # A hostile tree has any number of folders: not all are remembered.
+        # Bounded: a hostile tree has any number of folders.
         self._look = functools.lru_cache(maxsize=4096)(self._look_into)
 
     def covers(self, parts: Sequence[str], *, is_link: bool) -> bool:
-        """Whether it is one of them, is in one, or is a link in whose place one of them would be looked for."""
+        """True if the path is one of them or in one, or is a link on the way to one."""
         for number in range(1, len(parts)):
             self._look(tuple(parts[:number]))
         path = tuple(map(fold, parts))
@@ -49,7 +49,7 @@ class NamedByGit:
         return is_link and any(named[: len(path)] == path for named in self._named)
 
     def _look_into(self, folder: Parts) -> None:
-        """A folder of the tree may be a repository of the host as well. A sandbox can make neither of the two files."""
+        """A folder of the tree may also be a repository of the host: a download creates neither of these two files."""
         git = self._target.joinpath(*folder, ".git")
         if (git / "config").is_file() or git.is_file():
             self._add(git.parent)
@@ -60,16 +60,16 @@ class NamedByGit:
                 if way.is_relative_to(self._target):
                     self._named.add(tuple(map(fold, way.relative_to(self._target).parts)))
                 elif self._target.is_relative_to(way):
-                    self._named.add(())  # the whole folder lies in it
+                    self._named.add(())  # the whole folder is in it
 
 
 def _find_top(folder: Path) -> Path:
-    """The working tree that a folder is in; itself, if it is in none: the user's settings hold once it is one."""
+    """The working tree around a folder; else the folder itself, where the user's settings apply once it is one."""
     return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
 
 
 def _follow(path: Path) -> set[Path]:
-    """A path, and all others that links of the host make of it: each of these may be exchanged on the way."""
+    """A path, and all paths that links of the host turn it into: a download could replace any of them."""
     found: set[Path] = set()
     todo = [path]
     while todo and len(found) < _MAX_WAYS:
@@ -96,16 +96,16 @@ def _read_paths(top: Path) -> Iterator[Path]:
 
 
 def _join(folder: Path, path: str) -> Path:
-    """What a path means in a folder, with each `..` taken as it is written."""
+    """A path relative to a folder, with each `..` resolved as written."""
     return Path(os.path.normpath(folder / (Path.home() / path[2:] if path.startswith("~/") else path)))
 
 
 def _read_settings(top: Path) -> list[tuple[str, str, str]]:
-    """Where each stands, its name and its value. Nothing where git can't read them: then it can't run them either."""
+    """The origin, name and value of each setting. Empty if git can't read them: then it can't run them either."""
     git = shutil.which("git")
     if git is None or not Path(git).is_absolute():  # else PATH names the working folder
         return []
-    # Whoever owns the repository: root may lay down what its owner's git will run.
+    # For any owner of the repository: root may write what its owner's git will run.
     argv = [git, "-c", "safe.directory=*", "-C", str(top), "config", "--list", "--includes", "--show-origin", "-z"]
     try:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)

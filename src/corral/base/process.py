@@ -10,50 +10,51 @@ import asyncio
 import concurrent.futures
 import contextlib
 import inspect
+import signal as signals
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from corral.errors import CorralError, ExecError, InvalidCommandError
-from corral.protocol import OnOutput, Stdin
+from corral.protocol import OnOutput, SpawnRequest, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
 _MAX_SEGMENTS = 10_000
-"""So many separate pieces are kept of a stream. A program that alternates between the streams byte by byte must not
-make us hold a hundred times what it printed: beyond this, pieces are joined, and only the order suffers."""
+"""How many separate pieces of a stream are kept. A program that alternates between the streams byte by byte must not
+cost a hundred times what it printed: beyond this, pieces are joined, and their order is lost."""
 _SEGMENT_BYTES = 64 * 1024
-"""A piece that is so large gets no longer: dropping whole pieces from the front costs nothing, and cutting does."""
+"""A piece grows up to this size: dropping whole pieces from the front is cheap, cutting one is not."""
 
 _FREE_BYTES = 16 * 1024
-"""So much of a stream is kept without asking: the last words of a program are never too much."""
+"""How much of a stream is kept without asking the allowance."""
 _BLOCK_BYTES = 64 * 1024
 _PART_BYTES, _PARTS = 160, 100
-"""What a piece costs beside its bytes, and for how many of them the allowance is asked at a time. Where it has no room,
-pieces are joined as well."""
+"""What a piece costs besides its bytes, and for how many pieces the allowance is asked at a time. Without room, pieces
+are joined as well."""
 _LEAST_BYTES = 4096
-"""A reader of a stream may always take so much: less than a packet of a pipe can't be read without losing the rest."""
+"""How much of a stream may always be read: reading less than a packet of a pipe loses the rest of it."""
 
 
 class Allowance(Protocol):
-    """Where many share one process: who may keep how much output. Given back by whoever set it, as a whole."""
+    """How much output may be kept, where many share one process. Its owner gives it back as a whole."""
 
     def take(self, count: int) -> bool:
-        """Keep so many bytes more, if there is room for them now. From any thread."""
+        """True if so many more bytes may be kept now. From any thread."""
 
     def ask(self, count: int, answer: Callable[[bool], None]) -> None:
-        """Keep so many bytes more when there is room: `answer` is called once, from any thread, perhaps at once.
+        """Ask to keep so many more bytes: `answer` is called once there is room, from any thread, perhaps at once.
 
-        False means that there was none for a long time, or that the bytes are of no more use.
+        It is called with False if there was no room for a long time, or if the bytes are not needed any more.
         """
 
 
 ALLOWANCE: ContextVar[Allowance | None] = ContextVar("ALLOWANCE", default=None)
-"""The allowance of the call that is being served. A program waits for it, as for any reader that is slow; if it waits
-in vain, it runs on, and the middle of its output is cut out earlier than its limit says."""
+"""The allowance of the current call. A program waits for it, as for a slow reader; if it is refused, the program
+continues, and the middle of its output is cut out before its limit is reached."""
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class Capture:
     """Output of one program, bounded. Of a stream beyond the limit, the first and the last half are kept."""
 
     def __init__(self, limit_bytes: int, *, waits: bool = False) -> None:
-        """A capture that `waits` keeps a piece that its allowance has no room for, and is then `short`."""
+        """With `waits`, a piece that the allowance has no room for is kept, and counted in `short`."""
         head = limit_bytes // 2
         self._streams: dict[StreamName, _Stream] = {
             "stdout": _Stream(head, limit_bytes - head),
@@ -100,11 +101,11 @@ class Capture:
         self._last: _Segment | None = None
         self._waits = waits
         self._parts = _PARTS
-        """So many pieces may be kept by themselves before the allowance is asked again."""
+        """How many pieces may be kept separately before the allowance is asked again."""
         self.allowance = ALLOWANCE.get()
 
     def add(self, stream: StreamName, data: bytes) -> None:
-        """Take a piece."""
+        """Add a piece of output."""
         state = self._streams[stream]
         state.total += len(data)
         if self.allowance is not None:
@@ -123,7 +124,7 @@ class Capture:
             self._trim(state)
 
     def leave_out(self, stream: StreamName, count: int) -> None:
-        """So many bytes of its middle were left out before they came here."""
+        """Count bytes from the middle of a stream that were dropped before they came here."""
         state = self._streams[stream]
         state.total += count
         state.dropped += count
@@ -138,33 +139,33 @@ class Capture:
 
     @property
     def short(self) -> int:
-        """How much is kept that the allowance had no room for, and is waited for."""
+        """How many bytes are kept that the allowance has no room for yet."""
         if not self._waits:
             return 0
         return sum(max(0, state.kept - state.granted) for state in self._streams.values())
 
     def grant(self, count: int) -> None:
-        """The allowance has room for so much of what it was short of."""
+        """The allowance has granted so many of the missing bytes."""
         for state in self._streams.values():
             more = min(count, max(0, state.kept - state.granted))
             state.granted += more
             count -= more
 
     def stop_waiting(self) -> None:
-        """From now on what the allowance has no room for is cut out, and so is what is kept beyond it."""
+        """Cut out what the allowance has no room for, now and from now on."""
         self._waits = False
         for state in self._streams.values():
             self._cut(state, 0)
 
     @staticmethod
     def _take_allowance(state: _Stream, more: int, allowance: Allowance) -> None:
-        """Before so many bytes more are kept."""
+        """Ask for room for so many more bytes."""
         wanted = min(state.kept + more, state.limit)
         while state.granted < wanted and allowance.take(_BLOCK_BYTES):
             state.granted += _BLOCK_BYTES
 
     def _cut(self, state: _Stream, more: int) -> None:
-        """What may not be kept is not: the limits become what is granted already."""
+        """If so many more bytes were not granted, lower the limits to what was."""
         if state.granted >= min(state.kept + more, state.limit):
             return
         state.head_limit = min(state.head_limit, max(state.head_bytes, state.granted // 2))
@@ -181,7 +182,7 @@ class Capture:
         where.append(self._last)
 
     def _may_part(self) -> bool:
-        """Whether a piece may be kept by itself; its bytes alone are not what it costs."""
+        """True if a piece may be kept separately, which costs more than its bytes."""
         if self.allowance is None:
             return True
         if not self._parts and self.allowance.take(_PARTS * _PART_BYTES):
@@ -205,11 +206,11 @@ class Capture:
 
     @property
     def truncated(self) -> bool:
-        """Whether anything was dropped."""
+        """True if anything was dropped."""
         return any(state.dropped for state in self._streams.values())
 
     def total(self, stream: StreamName) -> int:
-        """How much the program printed, kept or not."""
+        """How many bytes the program printed, kept or not."""
         return self._streams[stream].total
 
     def stream(self, stream: StreamName) -> bytes:
@@ -222,7 +223,7 @@ class Capture:
 
     @property
     def only_stream(self) -> StreamName | None:
-        """The one stream that anything was printed to, if the other is silent."""
+        """The only stream with output; None if both have some, or neither."""
         printed = [name for name, state in self._streams.items() if state.total]
         return printed[0] if len(printed) == 1 else None
 
@@ -239,7 +240,7 @@ def _with_marker(state: _Stream, stream: StreamName) -> list[_Segment]:
     if not state.dropped:
         return [*state.head, *state.tail]
     text = f"\n[corral: {state.dropped} bytes of {stream} left out]\n".encode()
-    kept = state.tail or state.head[-1:]  # neither, if nothing was to be kept
+    kept = state.tail or state.head[-1:]  # both are empty if nothing was to be kept
     position = kept[0].position if kept else 0
     return [*state.head, _Segment(position, stream, bytearray(text)), *state.tail]
 
@@ -250,9 +251,9 @@ Clear = Callable[[], Awaitable[None]]
 STREAMS: tuple[StreamName, ...] = ("stdout", "stderr")
 _STDIN_CHUNK_BYTES = 256 * 1024
 BACKLOG_BYTES = 1024 * 1024
-"""How far a reader may lag behind before the program has to wait for it."""
+"""How far a reader may lag behind before the program has to wait."""
 _JOINED_BYTES = 256 * 1024
-"""Pieces that a reader finds waiting are handed on as one, until it is so large."""
+"""Pieces that wait for a reader are joined up to this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +295,7 @@ class _Subscriber:
                 self._bytes += len(chunk.data)
             full = self._bytes > BACKLOG_BYTES
             self._lagged = self._lagged or full
-            # One that does not wait will look by itself; waking it for each piece would cost more than the piece.
+            # A reader that is busy looks again by itself; waking it for each piece would cost more than the piece.
             asleep, self._waits = self._waits, False
         if asleep:
             try:
@@ -304,7 +305,7 @@ class _Subscriber:
         return full
 
     async def next(self) -> OutputChunk | None:
-        """What came since the last call, of one stream; None at the end."""
+        """The output of one stream since the last call; None at the end."""
         while True:
             with self._lock:
                 if self._chunks:
@@ -336,11 +337,15 @@ class _Subscriber:
 class AsyncProcess(ABC):
     """A program that runs in the background. It outlives the call that started it, never the sandbox."""
 
-    def __init__(self, *, output_limit_bytes: int, listened: bool = False) -> None:
-        self._capture = Capture(output_limit_bytes, waits=True)
+    def __init__(self, request: SpawnRequest, *, sandbox_id: str) -> None:
+        self._request = request
+        self._sandbox_id = sandbox_id
+        self._pid = 0
+        """Set by the backend when it has started."""
+        self._capture = Capture(request.output_limit_bytes, waits=True)
         self._asks = False
-        # A reader's place is kept from the beginning, else a fast program would print beyond the limit before it comes.
-        self._reserved: _Subscriber | None = self._subscribe([]) if listened else None
+        # Subscribed from the beginning: a fast program could print beyond the limit before the reader comes.
+        self._reserved: _Subscriber | None = self._subscribe([]) if request.listened else None
         self._subscribers = [self._reserved] if self._reserved is not None else []
         self._tap: Callable[[OutputChunk], None] | None = None
         self._lock = threading.Lock()
@@ -349,34 +354,20 @@ class AsyncProcess(ABC):
 
     # What a backend provides.
 
-    @property
     @abstractmethod
-    def pid(self) -> int:
-        """Its process id inside."""
-
-    @abstractmethod
-    async def write(self, data: bytes | str) -> None:
-        """Write to its standard input (or its terminal).
-
-        Raises:
-            ExecError: its stdin is closed.
-        """
+    async def _write(self, data: bytes) -> bool:
+        """Write to its stdin, or its terminal. False if that is closed."""
 
     @abstractmethod
     async def close_stdin(self) -> None:
         """Close its stdin. On a terminal: send the end-of-file character."""
 
     @abstractmethod
-    async def signal(self, number: int) -> None:
-        """Signal the program's process group. Does nothing if the program has ended."""
+    async def _signal(self, number: int) -> None:
+        """Signal the process group of the running program."""
 
-    @abstractmethod
-    async def resize(self, *, rows: int, columns: int) -> None:
-        """Set the terminal's size.
-
-        Raises:
-            ExecError: it has no terminal.
-        """
+    async def _resize(self, *, rows: int, columns: int) -> None:  # noqa: B027 - not every backend has terminals
+        """Set the size of its terminal."""
 
     @abstractmethod
     def end_tree(self, reason: EndReason) -> None:
@@ -418,14 +409,14 @@ class AsyncProcess(ABC):
         return self._asks
 
     def stop_waiting(self) -> None:
-        """Its output is of no more interest: what there is no memory for is cut out, and the program goes on."""
+        """Don't wait for memory any more: cut out what does not fit, and let the program continue."""
         with self._lock:
             self._asks = False
             self._capture.stop_waiting()
         self.resume_reading()
 
     def _ask_for_room(self) -> bool:
-        """Ask for memory to keep what was fed, if there is too little. True while that is not answered."""
+        """Ask for memory to keep what was fed, if there is too little. True until that is answered."""
         with self._lock:
             short, allowance = self._capture.short, self._capture.allowance
             if self._asks or not short or allowance is None:
@@ -457,11 +448,45 @@ class AsyncProcess(ABC):
 
     # What is the same for all.
 
-    def record(self, tap: Callable[[OutputChunk], None], end: Callable[[Ending | BaseException], None]) -> None:
-        """Tell one recorder of all output, also of what came before, and then of the end.
+    @property
+    def pid(self) -> int:
+        """Its process id inside."""
+        return self._pid
 
-        It is told in whatever thread the output comes in, and must be quick, since the program's reader waits for it.
-        What it was told is no longer kept here.
+    async def write(self, data: bytes | str) -> None:
+        """Write to its standard input (or its terminal).
+
+        Raises:
+            ExecError: its stdin is closed.
+        """
+        if not await self._write(as_bytes(data)):
+            raise stdin_closed(self._sandbox_id)
+
+    async def signal(self, number: int) -> None:
+        """Signal the program's process group. Does nothing if the program has ended.
+
+        Raises:
+            ExecError: not a signal.
+        """
+        check_signal(number, sandbox_id=self._sandbox_id)
+        if not self.ended:
+            await self._signal(int(number))
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        """Set the terminal's size.
+
+        Raises:
+            ExecError: it has no terminal.
+        """
+        if not self._request.pty or self.ended:
+            raise no_terminal(self._sandbox_id)
+        await self._resize(rows=rows, columns=columns)
+
+    def record(self, tap: Callable[[OutputChunk], None], end: Callable[[Ending | BaseException], None]) -> None:
+        """Pass all output to one recorder, including what came before, and then the end.
+
+        Both are called in the thread that reads the program, so they must be quick. The output is not kept here any
+        more.
         """
         with self._lock:
             for chunk in self._capture.chunks():
@@ -471,14 +496,14 @@ class AsyncProcess(ABC):
         self._end.add_done_callback(lambda done: end(done.result()))
 
     def clear_at_end(self, clear: Clear | None) -> None:
-        """Have the first one who sees the end clear up, in its own event loop.
+        """Have `clear` called after the end, by the first caller that sees it, in its event loop.
 
-        The end itself comes in a thread that has no loop, and the loop that started the program may be closed by then.
+        The end itself comes in a thread without a loop, and the loop that started the program may be closed by then.
         """
         self._clear = clear
 
     async def _clear_up(self) -> None:
-        """Do so, if the program has ended and it was not done yet."""
+        """Call it, if the program has ended and it was not called yet."""
         with self._lock:
             if not self._end.done() or isinstance(self._end.result(), CorralError):
                 return  # if its end can't be known, the sandbox is gone
@@ -500,7 +525,7 @@ class AsyncProcess(ABC):
         if not self._asks:
             self.resume_reading()
 
-    async def output(self) -> AsyncIterator[OutputChunk]:
+    async def output(self) -> AsyncGenerator[OutputChunk, None]:
         """The output in pieces, until the program ends. Unread output is kept up to the limit, then dropped.
 
         Raises:
@@ -531,7 +556,7 @@ class AsyncProcess(ABC):
             TimeoutError: it is still running after `timeout`.
             SandboxGoneError: the sandbox was deleted meanwhile.
         """
-        # Shielded: a caller who is cancelled no longer waits, and the others do.
+        # Shielded: a cancelled caller stops waiting, and the others go on.
         ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
         if isinstance(ending, CorralError):
             raise ending
@@ -593,6 +618,24 @@ def as_bytes(data: bytes | str) -> bytes:
     raise ExecError(f"input must be bytes or a string, not {type(data).__name__}")
 
 
+def stdin_closed(sandbox_id: str) -> ExecError:
+    """The error for input that the program can't take any more."""
+    return ExecError("the program's stdin is closed", sandbox_id=sandbox_id, op="write")
+
+
+def no_terminal(sandbox_id: str) -> ExecError:
+    """The error for a resize without a terminal."""
+    text = "the program has no terminal, or it has been closed"
+    return ExecError(text, sandbox_id=sandbox_id, op="resize", hint="start it with pty=True")
+
+
+def check_signal(number: int, *, sandbox_id: str) -> None:
+    """Raises: ExecError unless it is the number of a signal."""
+    if isinstance(number, bool) or not 1 <= int(number) < signals.NSIG:
+        text = f"{number!r} is not a signal"
+        raise ExecError(text, sandbox_id=sandbox_id, op="signal", hint="for example signal.SIGTERM")
+
+
 def check_input(stdin: object) -> None:
     """Raises: InvalidCommandError for an invalid stdin."""
     if stdin is not None and not isinstance(stdin, bytes | bytearray | memoryview | str | AsyncIterable):
@@ -618,7 +661,7 @@ async def wait_for(process: AsyncProcess, *, stdin: Stdin, on_output: OnOutput |
 async def _with_input(
     process: AsyncProcess, stdin: Stdin, working: Coroutine[object, object, ExecResult]
 ) -> ExecResult:
-    """Feed a program while waiting for it. If the input itself fails, that is the caller's to know."""
+    """Feed a program while waiting for it. Raises: what the input raises."""
     tasks = asyncio.ensure_future(_feed(process, stdin)), asyncio.ensure_future(working)
     feeding, waiting = tasks
     try:
@@ -651,5 +694,5 @@ async def _offer(process: AsyncProcess, data: bytes) -> bool:
     try:
         await process.write(data)
     except CorralError:
-        return False  # it has closed its input, or has ended
+        return False  # it has closed its stdin, or has ended
     return True

@@ -1,16 +1,15 @@
-"""RequestFiles: files through an agent inside that understands `corral.inside.filerequests`, whatever the wire."""
+"""RequestFiles: files by requests to an agent inside that runs `corral.inside.filerequests`, over any wire."""
 
 from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from corral.base.filereports import file_info, grep_match
-from corral.base.files import DEFAULT_MATCH_LIMIT, AsyncFiles, encode
-from corral.errors import EngineFaultError, SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError
-from corral.inside.glob import split_absolute
+from corral.base.files import AsyncFiles, TextSearch, WriteRequest
+from corral.errors import EngineFaultError, SandboxFileError
 from corral.paths import SandboxPath, describe
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult
@@ -19,22 +18,22 @@ Message = dict[str, Any]
 
 
 class RequestFiles(AsyncFiles):
-    """What needs no stream of content. A backend says how a request goes to its agent, and reads and writes itself."""
+    """All operations without a stream of content. A backend sends the requests, and implements reading and writing."""
 
     @abstractmethod
     async def _ask(self, message: Message, payloads: Sequence[bytes] = (), *, path: str) -> Message:
-        """The one answer to a request. Raises: what the agent refuses."""
+        """The answer to a request. Raises: what the agent refuses."""
 
     @abstractmethod
     def _batches(
         self, message: Message, payloads: Sequence[bytes] = (), *, path: str
     ) -> AsyncGenerator[tuple[list[Any], Message | None], None]:
-        """An answer that comes in batches; with the last, which is empty, comes what is said at the end."""
+        """An answer in batches of items; the last batch is empty, and comes with the final message."""
 
     async def _collect(
         self, message: Message, payloads: Sequence[bytes] = (), *, path: str
     ) -> tuple[list[Any], Message]:
-        """An answer that comes in batches, as a whole."""
+        """All items of an answer, and its final message."""
         items: list[Any] = []
         async with contextlib.aclosing(self._batches(message, payloads, path=path)) as batches:
             async for batch, last in batches:
@@ -68,19 +67,13 @@ class RequestFiles(AsyncFiles):
             async for items, _ in batches:
                 yield [file_info(item) for item in items]
 
-    async def glob(
-        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
-    ) -> GlobResult:
-        root = self.at(path)
-        if pattern.startswith("/"):
-            folder, pattern = split_absolute(pattern)
-            root = SandboxPath(folder)
+    async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
         message = {"op": "glob", **describe(root), "pattern": pattern, "hidden": hidden, "limit": limit}
         items, last = await self._collect(message, path=root)
         return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
-        # The others are not even sent.
+        # Filtered inside: the other files are not sent.
         root = self.at(path)
         message = {"op": "glob", **describe(root), "pattern": "**", "linked": True, "limit": limit}
         items, last = await self._collect(message, path=root)
@@ -100,56 +93,16 @@ class RequestFiles(AsyncFiles):
             async for items, _ in batches:
                 yield [grep_match(item) for item in items]
 
-    async def grep(
-        self,
-        pattern: str,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = False,
-        hidden: bool = False,
-        limit: int = DEFAULT_MATCH_LIMIT,
-        without: Collection[str] = (),
-    ) -> GrepResult:
-        root = self.at(path)
-        message = {
-            "op": "grep",
-            **describe(root),
-            "pattern": pattern,
-            "include": include,
-            "ignore_case": ignore_case,
-            "fixed": fixed,
-            "hidden": hidden,
-            "limit": limit,
-        }
-        # There may be more of them than a message takes.
+    async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
+        message = {"op": "grep", **describe(search.root), **_describe_search(search), "limit": limit}
+        # As a payload: there may be more of them than fit into a message.
         names = "\0".join(without).encode("utf-8", "surrogateescape")
-        items, last = await self._collect(message, (names,) if names else (), path=root)
+        items, last = await self._collect(message, (names,) if names else (), path=search.root)
         return GrepResult(tuple(map(grep_match, items)), bool(last["truncated"]), _texts(last["unreadable"]))
 
-    async def replace(
-        self,
-        pattern: str,
-        new: str | bytes,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = True,
-        hidden: bool = False,
-    ) -> ReplaceResult:
-        root = self.at(path)
-        message = {
-            "op": "replace",
-            "path": root,
-            "pattern": pattern,
-            "include": include,
-            "ignore_case": ignore_case,
-            "fixed": fixed,
-            "hidden": hidden,
-        }
-        items, last = await self._collect(message, (encode(new),), path=root)
+    async def _replace(self, search: TextSearch, new: bytes) -> ReplaceResult:
+        message = {"op": "replace", "path": search.root, **_describe_search(search)}
+        items, last = await self._collect(message, (new,), path=search.root)
         return ReplaceResult({str(i["path"]): int(i["replacements"]) for i in items}, _texts(last["unreadable"]))
 
     # Changing the tree.
@@ -158,15 +111,10 @@ class RequestFiles(AsyncFiles):
         message = {"op": "move", "source": self.at(source), "target": self.at(target), "overwrite": overwrite}
         await self._ask(message, path=self.at(source))
 
-    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        target = self.at(path)
-        if target == "/":
-            raise SandboxFileError("the root folder can't be removed", path=target, op="remove")
-        try:
-            await self._ask({"op": "remove", "path": target, "recursive": recursive}, path=target)
-        except (SandboxFileNotFoundError, SandboxNotFolderError):
-            if not missing_ok:
-                raise
+    async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
+        if path == "/":
+            raise SandboxFileError("the root folder can't be removed", path=path, op="remove")
+        await self._ask({"op": "remove", "path": path, "recursive": recursive}, path=path)
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
         message = {"op": "mkdir", "path": self.at(path), "parents": parents}
@@ -179,6 +127,27 @@ class RequestFiles(AsyncFiles):
 
     async def chmod(self, path: PathLike, mode: int) -> None:
         await self._ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
+
+
+def describe_write(request: WriteRequest) -> Message:
+    """A request to write, without its operation."""
+    message = {
+        **describe(request.path),
+        "parents": request.parents,
+        "exclusive": request.exclusive,
+        "append": request.append,
+    }
+    return message if request.mode is None else {**message, "mode": request.mode}
+
+
+def _describe_search(search: TextSearch) -> Message:
+    return {
+        "pattern": search.pattern,
+        "include": search.include,
+        "ignore_case": search.ignore_case,
+        "fixed": search.fixed,
+        "hidden": search.hidden,
+    }
 
 
 def _texts(items: Sequence[object]) -> tuple[str, ...]:

@@ -10,15 +10,14 @@ from typing import Any
 from corral.base.agent.process import Task
 from corral.base.exchange import SPOOL_BYTES, Exchange, Known, exchanging, measured
 from corral.base.filereports import file_error
-from corral.base.files import CHUNK_BYTES, check_content, spool
+from corral.base.files import CHUNK_BYTES, WriteRequest
 from corral.base.process import AsyncProcess
-from corral.base.requestfiles import Message, RequestFiles
-from corral.errors import CapabilityError, ExecError, SandboxFileError, SandboxFileInterruptedError
+from corral.base.requestfiles import Message, RequestFiles, describe_write
+from corral.errors import ExecError, SandboxFileError, SandboxFileInterruptedError
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values
 from corral.paths import describe
 from corral.protocol import PathLike, SpawnRequest
-from corral.results import WatchEvent
 from corral.spec import USER
 
 FILE_PARTS = (
@@ -31,7 +30,7 @@ _MAX_VALUES = 200_000
 _PUBLIC_NAMES = {"link": "symlink", "stage": "write"}
 
 Spawn = Callable[[Message, bool], Awaitable[AsyncProcess]]
-"""Starts `serve_files` inside with a request, as the code's user, in `/`; says whether it gets standard input."""
+"""Starts `serve_files` inside with a request, as the code's user, in `/`; True: with a stdin."""
 
 
 def file_text() -> bytes:
@@ -40,12 +39,12 @@ def file_text() -> bytes:
 
 
 def file_task(message: Message) -> Task:
-    """What an agent runs for a request."""
+    """The task that an agent runs for a request."""
     return Task(file_text(), "serve_files", message)
 
 
 def task_request(*, stdin: bool) -> SpawnRequest:
-    """How it runs that."""
+    """How the agent runs it."""
     return SpawnRequest(
         argv=(), env={}, cwd="/", user=USER, timeout=None, stdin=stdin, output_limit_bytes=_STDERR_LIMIT_BYTES,
         listened=True,
@@ -53,7 +52,7 @@ def task_request(*, stdin: bool) -> SpawnRequest:
 
 
 class TaskFiles(RequestFiles):
-    """Files of a sandbox with an agent. `guard` is asked before everything else.
+    """Files of a sandbox with an agent.
 
     Of a tree that changes while it is packed, no more is taken than the sandbox's disk holds (`disk_bytes`).
     """
@@ -61,17 +60,15 @@ class TaskFiles(RequestFiles):
     def __init__(
         self, spawn: Spawn, *, workdir: str, sandbox_id: str, guard: Callable[[], None], disk_bytes: Callable[[], int]
     ) -> None:
-        super().__init__(workdir=workdir)
+        super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=guard)
         self._disk_bytes = disk_bytes
         self._spawn = spawn
-        self._sandbox_id = sandbox_id
-        self._guard = guard
 
     @contextlib.asynccontextmanager
     async def _task(
         self, message: Message, content: AsyncIterable[bytes] | None = None, *, path: str
     ) -> AsyncIterator[_Run]:
-        """A request that is being answered, for as long as the block lasts. `content`: what it reads, in blocks."""
+        """Run a request while the block lasts. `content` is its input, in blocks."""
         self._guard()
         op = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
 
@@ -102,58 +99,36 @@ class TaskFiles(RequestFiles):
 
     # Reading and writing.
 
-    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         async with self._task({"op": "read", **describe(target)}, path=target) as run:
             size = int((await run.line())["size"])
-            better = self._has_better_way(target, size)
-            if not better:
+            pieces = self._read_large(target, size)
+            if pieces is None:
                 async for piece in run.rest():
                     for offset in range(0, len(piece), chunk_bytes):
                         yield piece[offset : offset + chunk_bytes]
                 await run.end()
-        if better:
-            async for piece in self._read_large(target, size):
+        if pieces is not None:
+            async for piece in pieces:
                 for offset in range(0, len(piece), chunk_bytes):
                     yield piece[offset : offset + chunk_bytes]
 
-    def _has_better_way(self, target: str, size: int) -> bool:
-        """Whether a backend has another way for so much, which is `_read_large` and `_write_large`."""
-        return False
+    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes] | None:
+        """The content of a large file by another way than the agent; None if there is no better way."""
+        return None
 
-    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
-        raise NotImplementedError(f"no other way to read {size} bytes of {target}")
+    async def _write(self, request: WriteRequest, data: bytes) -> None:
+        await self._write_stream(request, Known(data))
 
-    async def write(
-        self,
-        path: PathLike,
-        content: bytes | str | AsyncIterable[bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        exclusive: bool = False,
-        append: bool = False,
-    ) -> int:
-        target = self.at(path)
-        self._guard()
-        message: Message = {**describe(target), "parents": parents, "exclusive": exclusive, "append": append}
-        if mode is not None:
-            message["mode"] = mode
-        data = check_content(content)
-        if isinstance(data, bytes):
-            stream: AsyncIterable[bytes] = Known(data)
-            large = self._has_better_way(target, len(data))
-        else:
-            data, rest = await spool(data, limit_bytes=SPOOL_BYTES)
-            stream = Known(data) if rest is None else rest
-            large = rest is not None and self._has_better_way(target, SPOOL_BYTES << 10)
-        if large and not append:
-            return await self._write_large(target, message, stream)
-        return await self._write(target, message, stream)
+    async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
+        line = await self._send({"op": "write", **describe_write(request)}, content, path=request.path)
+        return int(line["size"])
 
-    async def _write(self, target: str, message: Message, content: AsyncIterable[bytes]) -> int:
+    async def _send(self, message: Message, content: AsyncIterable[bytes], *, path: str) -> Message:
+        """The answer to a request with content. Raises: what the agent refuses, or the content raised."""
         counted = measured(content)
-        async with self._task({"op": "write", **message}, frame(counted), path=target) as run:
+        async with self._task(message, frame(counted), path=path) as run:
             try:
                 line = await run.line()
                 await run.end()
@@ -161,20 +136,9 @@ class TaskFiles(RequestFiles):
                 if counted.error is not None:
                     raise counted.error from None
                 raise
-        return int(line["size"])
-
-    async def _write_large(self, target: str, message: Message, content: AsyncIterable[bytes]) -> int:
-        raise NotImplementedError(f"no other way to write {target}")
+        return line
 
     # Streams.
-
-    async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        self._guard()
-        raise CapabilityError(
-            "this backend does not support watch",
-            sandbox_id=self._sandbox_id, op="watch", hint="call list or glob again and compare `modified`",
-        )  # fmt: skip
-        yield  # an async generator, as the contract has it
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
@@ -186,16 +150,7 @@ class TaskFiles(RequestFiles):
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         target = self.at(path)
-        counted = measured(archive)
-        async with self._task({"op": "unpack", "path": target}, frame(counted), path=target) as run:
-            try:
-                line = await run.line()
-                await run.end()
-            except SandboxFileError:
-                if counted.error is not None:
-                    raise counted.error from None
-                raise
-        return int(line["count"])
+        return int((await self._send({"op": "unpack", "path": target}, archive, path=target))["count"])
 
 
 class _Run:
@@ -210,9 +165,9 @@ class _Run:
         self._buffer = b""
 
     async def line(self) -> Message:
-        """The next line of the answer. What comes from inside is hostile: it is bounded before it is parsed.
+        """The next line of the answer, bounded before it is parsed: what comes from inside is hostile.
 
-        Raises: as `end`, if there is none.
+        Raises: as `end`, if the answer is incomplete.
         """
         pieces, size = [self._buffer], len(self._buffer)
         while b"\n" not in pieces[-1]:
@@ -234,14 +189,14 @@ class _Run:
         return found
 
     async def rest(self) -> AsyncIterator[bytes]:
-        """What follows, as it is."""
+        """The rest of the answer, unparsed."""
         if self._buffer:
             yield self._buffer
         async for piece in self._output:
             yield piece
 
     async def end(self) -> None:
-        """Wait for its end. Raises: what it refused."""
+        """Wait for its end. Raises: the error that it reports."""
         async for _ in self._output:
             pass
         result = await self._process.wait()
@@ -264,7 +219,7 @@ class _Run:
 
 
 async def frame(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Content in blocks; without the empty one at the end if the stream fails."""
+    """Content in blocks. An empty block marks the end, unless the stream fails."""
     async for piece in content:
         for offset in range(0, len(piece), SPOOL_BYTES):
             block = piece[offset : offset + SPOOL_BYTES]

@@ -1,4 +1,4 @@
-"""Files between a sandbox and the host. What comes out is hostile: names, links and sizes are checked here."""
+"""Copies files between a sandbox and the host. Archives from a sandbox are hostile: names, links, sizes are checked."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from corral.inside.tars.writing import pack_tree
 _CHUNK_BYTES = 256 * 1024
 _MAX_MEMBERS = 1_000_000
 _MAX_REMEMBERED_BYTES = 128 * 1024 * 1024
-"""What names of folders may cost, which are remembered since their modes are set last."""
+"""How much memory the names of folders may take, which are kept because their modes are set last."""
 _PART_BYTES = 64
 _MAX_PADDING_BYTES = 16 * 1024 * 1024
 _BLOCK_BYTES = 4096
-"""So many zeros at a multiple of it become a hole. With more, the holes between single blocks would become data."""
+"""Aligned blocks of zeros become holes. With larger blocks, holes between single blocks would become data."""
 _ZEROS = bytes(_BLOCK_BYTES)
 
 
 async def read_host_file(path: Path) -> AsyncGenerator[bytes, None]:
-    """A file of ours, piece by piece."""
+    """The content of a file of the host, in pieces."""
     with _open(path) as file:
         while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
             yield chunk
 
 
 async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: int, max_bytes: int | None) -> None:
-    """Write beside the target, then take its place: a broken transfer leaves nothing."""
+    """Write to a temporary file, then replace the target: an interrupted transfer leaves nothing."""
     await asyncio.to_thread(_refuse_odd_target, target)
     await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
-    # Not in a thread: what a cancelled thread has made would be nobody's.
+    # Not in a thread: a cancelled call would leave its file behind.
     descriptor, unfinished = _begin_file(target.parent)
     try:
         total = 0
@@ -63,7 +63,7 @@ async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: i
 
 
 def _open(path: Path) -> IO[bytes]:
-    # Not in a thread: what a cancelled thread has opened would be nobody's.
+    # Not in a thread: a cancelled call would leave the file open.
     return path.open("rb")
 
 
@@ -83,7 +83,7 @@ def _refuse_odd_target(target: Path) -> None:
 
 
 async def pack_host_tree(root: Path) -> AsyncGenerator[bytes, None]:
-    """A folder of ours as a tar stream, made by a thread and handed over through a pipe."""
+    """A folder of the host as a tar stream, which a thread writes to a pipe."""
     reader, writer = os.pipe()
     task = asyncio.ensure_future(asyncio.to_thread(_pack, root, writer))
     try:
@@ -108,10 +108,11 @@ async def unpack_to_host(
     git_settings: bool = False,
     aside: Path | None = None,
 ) -> tuple[str, ...]:
-    """Lay a hostile tar stream down below `target`, and nowhere else.
+    """Unpack a hostile tar stream below `target`, and nowhere else.
 
-    Gives the names of what was left out of it because git would run it (`corral.base.gitsettings`), unless it
-    is what is there already. With `git_settings` nothing is; with `aside` it is laid down below that folder instead.
+    Returns the names of files that were left out because git would run them (`corral.base.gitsettings`), except those
+    that exist already with the same content. With `git_settings` no file is left out; with `aside` they are written
+    below that folder instead.
     """
     reader, writer = os.pipe()
     landing = Landing(target, git_settings=git_settings, aside=aside)
@@ -121,9 +122,9 @@ async def unpack_to_host(
             async for chunk in archive:
                 await asyncio.to_thread(sink.write, chunk)
     except BrokenPipeError:
-        await unpacking  # it has stopped; its own error says why
+        await unpacking  # raises why it has stopped
     except BaseException:
-        # The source's own failure is what the caller must see, not that the archive is truncated by it.
+        # The caller must see the error of the source, not that the archive is truncated by it.
         await asyncio.gather(unpacking, return_exceptions=True)
         raise
     return await unpacking
@@ -151,7 +152,7 @@ def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> 
     total = remembered = 0
     reader = MemberReader(source.read)
     for number, member in enumerate(reader):
-        total += member.size  # with its holes: what the host's other programs will find there
+        total += member.size  # with its holes, as other programs of the host see it
         if number > _MAX_MEMBERS or remembered > _MAX_REMEMBERED_BYTES or (max_bytes is not None and total > max_bytes):
             text = "the folder is larger than allowed"
             raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
@@ -168,16 +169,17 @@ def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> 
 
 
 def _drain(source: IO[bytes]) -> None:
-    """The padding, so that its writer does not fail. Whoever sends more than that is not listened to."""
+    """Read the padding, so that its writer does not fail; more than that is ignored."""
     for _ in range(_MAX_PADDING_BYTES // _CHUNK_BYTES):
         if not source.read(_CHUNK_BYTES):
             return
 
 
 class Landing:
-    """A tree on its way to a folder of the host.
+    """Unpacks a tree to a folder of the host.
 
-    Most of it is laid down as it comes. What may have to be left out waits in a folder of its own until all is there.
+    Most members are written as they come. Those that may have to be left out wait in a temporary folder until all
+    members are there.
     """
 
     def __init__(self, target: Path, *, git_settings: bool = False, aside: Path | None = None) -> None:
@@ -185,14 +187,14 @@ class Landing:
         self._git_settings = git_settings
         self._aside = aside
         self._within = find_git_folder(target.absolute().parts)
-        """If the target itself is in a repository's folder, as in `cp box:project/.git .`: the names from there on."""
+        """If the target itself is in a `.git` folder, as in `cp box:project/.git .`: its path from there on."""
         self._named: NamedByGit | None = None
         self._waiting: Path | None = None
         self._held: dict[Parts, tuple[Verdict, str]] = {}
-        """Path → why it waits, and its name there; "" for a folder."""
+        """Path → why it waits, and its name in the temporary folder; "" for a folder."""
         self._modes: list[tuple[Parts, int]] = []
         self._place_of_error: Parts = ()
-        """What is being laid down: an error of the system names no path."""
+        """The member being written, since an OSError may have no path."""
 
     def __enter__(self) -> Self:
         return self
@@ -202,7 +204,7 @@ class Landing:
             shutil.rmtree(self._waiting, ignore_errors=True)
 
     def take(self, reader: MemberReader, member: Member, parts: Parts) -> None:
-        """The next member of the tree."""
+        """Unpack the next member."""
         self._place_of_error = parts
         is_folder = member.kind == "folder"
         verdict = self._judge(member, parts)
@@ -246,8 +248,8 @@ class Landing:
             self._link(member, parts, name, parent)
 
     def _link(self, member: Member, own: Parts, name: str, parent: int) -> None:
-        """A hard link to what is below the target, reached without links. If that is a link itself it is judged anew:
-        where it stays inside from its own place, it may lead out from here."""
+        """Create a hard link to a file below the target, whose path has no links. If that is a symlink, it is checked
+        again: it may lead out of the target from here."""
         parts = tuple(part for part in member.target.split("/") if part not in ("", "."))
         if not parts or ".." in parts or parts == own:
             return
@@ -267,7 +269,7 @@ class Landing:
             os.close(folder)
 
     def finish(self) -> tuple[str, ...]:
-        """All is there: decide what has waited. Gives the names of what was left out."""
+        """All members are there: place or leave out those that waited; returns the names of those left out."""
         held = [path for path, (verdict, _) in self._held.items() if verdict == "hold"]
         left = find_left_out(held, self._exists)
         left |= {path for path, (verdict, name) in self._held.items() if not self._may_take(verdict, name)}
@@ -291,7 +293,7 @@ class Landing:
         return tuple(told)
 
     def explain(self, error: OSError) -> SandboxFileError:
-        """What could not be laid down, and why, by its path in the folder."""
+        """The error for the member that could not be written."""
         ways = (self._place_of_error[:number] for number in range(1, len(self._place_of_error) + 1))
         for way in ways if isinstance(error, LinkFoundError) else ():
             if self.target.joinpath(*way).is_symlink():
@@ -319,7 +321,7 @@ class Landing:
         assert self._waiting is not None
         waiting = self._waiting / name
         if not waiting.is_symlink() and not waiting.exists():
-            return  # a link that led out
+            return  # a link out of the target, which was not created
         parent = open_folder(target, path[:-1], make=True)
         try:
             os.rename(waiting, path[-1], dst_dir_fd=parent)
@@ -340,7 +342,7 @@ class Landing:
         return True
 
     def _differs(self, path: Parts, name: str) -> bool:
-        """Whether something was left out that is not here already, as it is when a folder went in and comes back."""
+        """False if the host has the same file already, as when an uploaded folder is downloaded again."""
         assert self._waiting is not None
         mine, theirs = self.target.joinpath(*path), self._waiting / name
         if theirs.is_symlink() or not theirs.exists():
@@ -362,7 +364,7 @@ def _write_member(reader: MemberReader, member: Member, name: str, parent: int) 
 
 
 def _lay_link(goal: str, parts: Parts, name: str, parent: int) -> None:
-    """A symbolic link, unless it leads out from its place."""
+    """Create a symlink, unless it leads out of the target."""
     if _stays_inside(parts, goal):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
@@ -370,11 +372,11 @@ def _lay_link(goal: str, parts: Parts, name: str, parent: int) -> None:
 
 
 def _write_around_holes(file: int, offset: int, data: bytes) -> None:
-    """Blocks of zeros are not written: a file that took no room in the sandbox takes none here."""
+    """Write all but blocks of zeros: a sparse file stays sparse."""
     view, begin, position = memoryview(data), 0, 0
     while position < len(view):
         end = min(len(view), position + _BLOCK_BYTES - (offset + position) % _BLOCK_BYTES)
-        if data[position:end] == _ZEROS[: end - position]:  # of the bytes: a view is compared one by one
+        if data[position:end] == _ZEROS[: end - position]:  # bytes, since a view is compared item by item
             _write_at(file, offset + begin, view[begin:position])
             begin = end
         position = end
@@ -388,7 +390,7 @@ def _write_at(file: int, offset: int, view: memoryview) -> None:
 
 
 def _stays_inside(parts: Sequence[str], goal: str) -> bool:
-    """A link may climb first, from a real folder, at most to the top; climbing later could pass through other links."""
+    """True if a link's `..` come first, and lead at most to the top: later ones could pass through other links."""
     words = [word for word in goal.split("/") if word not in ("", ".")]
     climbs = 0
     while climbs < len(words) and words[climbs] == "..":

@@ -12,10 +12,10 @@ PROGRAM = "corral"
 
 
 def main_as_module() -> int:
-    """`main`, for `python -m`, which puts the working folder before all other folders with modules.
+    """`main`, for `python -m`, which puts the working folder first on the module search path.
 
-    That folder may contain files of a sandbox, such as a `json.py`, so nothing more is imported from it. What Python
-    itself and `import corral` have loaded until now can't be helped, and a folder that PYTHONPATH names stays.
+    That folder may contain files of a sandbox, such as a `json.py`, so it is removed from the path. Modules that
+    Python itself and `import corral` have already loaded can't be helped, and a folder that PYTHONPATH names stays.
     """
     try:
         here = os.getcwd()  # noqa: PTH109 - pathlib would be looked for in that very folder
@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _open_closed_streams() -> None:
     """Open /dev/null for missing standard streams.
 
-    Otherwise the next file or socket that is opened gets its number, and a program's output is written there.
+    Otherwise the next file or socket that is opened would get the number of a missing stream, and a program's output
+    would be written there.
     """
     for descriptor in range(3):
         try:

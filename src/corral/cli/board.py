@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corral.cli.display import cut, paint, unicode_wanted
 from corral.cli.failure import leave_quietly
@@ -27,11 +27,11 @@ class Board:
         """The live line as it is shown now."""
 
     def say(self, name: str, text: str) -> None:
-        """A line of the introduction."""
+        """Print a line with a name before it."""
         self.put(f"{paint(f'{name:>10}', 'cyan', stream=sys.stdout)}  {text}")
 
     def put(self, line: str) -> None:
-        """Any other line."""
+        """Print a line."""
         self.clear()
         self._write(f"{line}\n")
 
@@ -42,7 +42,7 @@ class Board:
             self._write("\r\x1b[K")
 
     async def introduce(self, server: Server, *, url: str, key: str | None, key_file: Path | None) -> None:
-        """Address, backend, and the first key, which is not shown again; or the file with it."""
+        """Print the address, the backend, and the first key, which is not shown again, or the file with it."""
         able = await server.backend.capabilities()
         self.say("address", url)
         if key_file is not None:
@@ -63,7 +63,7 @@ class Board:
             self.put(f"export DAYTONA_API_URL={url} DAYTONA_API_KEY={key or '…'}")
 
     async def keep_count(self, server: Server) -> None:
-        """Until it is cancelled: show counts of sandboxes, requests and listeners."""
+        """Show counts of sandboxes, requests and listeners until cancelled."""
         dot = "·" if unicode_wanted(sys.stdout) else "-"
         while True:
             counts = (
@@ -83,7 +83,7 @@ class Board:
             sys.stdout.write(text)
             sys.stdout.flush()
         except (OSError, ValueError):
-            leave_quietly()  # else the failed write would be repeated at exit, and fail again
+            leave_quietly()  # otherwise the failed write would be repeated at exit
 
 
 def states(server: Server) -> str:
@@ -114,10 +114,9 @@ async def ask(board: Board, question: str, *, interrupted: asyncio.Event) -> boo
         sys.stderr.flush()
     # Not input(): a thread that waits in it can't be stopped.
     loop.add_reader(0, read)
-    waiting: asyncio.Future[Any] = asyncio.ensure_future(interrupted.wait())
-    both: list[asyncio.Future[Any]] = [answer, waiting]
+    waiting = asyncio.ensure_future(interrupted.wait())
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, waiting), return_when=asyncio.FIRST_COMPLETED)
     finally:
         loop.remove_reader(0)
         waiting.cancel()

@@ -10,13 +10,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from corral.cli.display import show_seconds, show_size
 from corral.cli.words import in_cli_words
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
-from corral.languages import find_language, language_names
+from corral.languages import find_language
+
+if TYPE_CHECKING:
+    from corral.backends.embedded.report import EngineReport
 
 Mark = Literal["good", "soft", "bad", "note"]
 Tell = Callable[[str], None]
@@ -33,19 +36,26 @@ class Finding:
     remedy: str = ""
 
 
+def _limit(subject: str, holds: bool, hard: str, soft: str, remedy: str) -> Finding:
+    """A limit that the kernel enforces, or that is soft."""
+    return Finding("limits", subject, "good", hard) if holds else Finding("limits", subject, "soft", soft, remedy)
+
+
+_HARD = "hard: the kernel's cgroups"
 _CGROUP_REMEDY = (
     "run as root, or let systemd delegate a cgroup to you: systemd-run --user --scope -p Delegate=yes corral …"
 )
-_VERSIONS = {
-    "python3": "python3 --version", "pip": "pip --version", "bash": "bash --version", "git": "git --version",
-    "node": "node --version", "npm": "npm --version", "bun": "bun --version", "deno": "deno --version",
-    "ts-node": "ts-node --version", "gcc": "gcc --version",
+_PRINT_ONE = {
+    "python": "print(1)", "bash": "echo 1", "sh": "echo 1", "javascript": "console.log(1)",
+    "typescript": "const one: number = 1; console.log(one)",
 }  # fmt: skip
+"""A program in each language that prints 1."""
+_PROGRAMS = ("python3", "pip", "bash", "git", "node", "npm", "bun", "deno", "ts-node", "gcc")
 
 
 async def examine(tell: Tell) -> tuple[list[Finding], bool]:
     """All findings, and True if sandboxes work."""
-    findings = [_machine(), *_who()]
+    findings = [_machine(), *_user()]
     if sys.platform != "linux":
         text = f"this is {platform.system()}; the embedded engine needs Linux"
         findings.append(Finding("sandboxes", "embedded", "bad", text, "use a Linux machine or virtual machine"))
@@ -62,15 +72,15 @@ def _machine() -> Finding:
     return Finding("machine", "kernel", "good" if sys.platform == "linux" else "bad", text)
 
 
-def _who() -> list[Finding]:
+def _user() -> list[Finding]:
     if not hasattr(os, "geteuid"):
         return []
-    if os.geteuid() == 0:
-        text = "root: each sandbox gets its own range of user ids"
-        return [Finding("machine", "user", "good", text), *_namespace_settings()]
-    text = f"an ordinary user (uid {os.geteuid()}): one user id inside; system files can't be changed there"
-    remedy = "run as root for separate users, `--user root`, and hard limits"
-    return [Finding("machine", "user", "soft", text, remedy), *_namespace_settings()]
+    found = Finding("machine", "user", "good", "root: each sandbox gets its own range of user ids")
+    if os.geteuid() != 0:
+        text = f"an ordinary user (uid {os.geteuid()}): one user id inside; system files can't be changed there"
+        remedy = "run as root for separate users, `--user root`, and hard limits"
+        found = Finding("machine", "user", "soft", text, remedy)
+    return [found, *_namespace_settings()]
 
 
 def _namespace_settings() -> list[Finding]:
@@ -106,47 +116,40 @@ async def _engine() -> tuple[list[Finding], bool]:
     try:
         engine = await asyncio.to_thread(report.examine, settings.default_data_folder())
     except (CorralError, OSError) as error:
-        hint = (
-            in_cli_words(error.hint) if isinstance(error, CorralError) else "CORRAL_DATA_DIR must be a writable folder"
-        )
-        return [Finding("limits", "engine", "bad", _message(error), hint)], False
+        return [_failed("limits", "engine", error, "CORRAL_DATA_DIR must be a writable folder")], False
     findings = [_cgroups(engine)]
     if not engine.uid_locks:
         text = "other users of this machine can claim the ranges of user ids: no lock folder in /run or /var/lib"
         findings.append(Finding("limits", "user ids", "soft", text, "let root write to /run"))
-    for name, subject in (("memory", "memory"), ("pids", "processes"), ("cpu", "cpu")):
-        if name in engine.limited:
-            findings.append(Finding("limits", subject, "good", "hard: the kernel's cgroups"))
-        elif name == "memory":
-            text = "soft: summed up ten times a second; a single process is limited by the kernel"
-            findings.append(Finding("limits", subject, "soft", text, _CGROUP_REMEDY))
-        elif name == "pids":
-            findings.append(Finding("limits", subject, "good", "hard: a count of the sandbox's own user namespace"))
-        else:
-            text = "not supported: --cpus and cpus= are rejected, and a program can use every CPU"
-            findings.append(Finding("limits", subject, "soft", text, _CGROUP_REMEDY))
-    if engine.hard_disk:
-        findings.append(Finding("limits", "disk", "good", f"hard: a file system for each sandbox ({engine.storage})"))
-    else:
-        remedy = "--ephemeral is hard; as root with loop devices and mkfs.ext4 (package e2fsprogs) disks are too"
-        text = "soft: measured about once a second; a single file is limited by the kernel"
-        findings.append(Finding("limits", "disk", "soft", text, remedy))
-    locks = "soft: counted four times a second, since cgroups do not cover them"
-    findings.append(Finding("limits", "file locks", "soft", locks))
-    if engine.own_devices:
-        findings.append(Finding("limits", "devices", "good", "separate nodes for each sandbox"))
-    else:
-        text = "shared with the host: programs inside can see when others open them, and lock them"
-        findings.append(Finding("limits", "devices", "soft", text, "run as root for separate nodes"))
-    findings.append(Finding("limits", "syscalls", "good", f"seccomp allow list: {engine.seccomp}"))
-    findings.append(Finding("limits", "network", "good", "off: a sandbox has only loopback"))
+    count = _HARD if "pids" in engine.limited else "hard: a count of the sandbox's own user namespace"
+    findings += [
+        _limit(
+            "memory", "memory" in engine.limited, _HARD,
+            "soft: summed up ten times a second; a single process is limited by the kernel", _CGROUP_REMEDY,
+        ),
+        Finding("limits", "processes", "good", count),
+        _limit(
+            "cpu", "cpu" in engine.limited, _HARD,
+            "not supported: --cpus and cpus= are rejected, and a program can use every CPU", _CGROUP_REMEDY,
+        ),
+        _limit(
+            "disk", engine.hard_disk, f"hard: a file system for each sandbox ({engine.storage})",
+            "soft: measured about once a second; a single file is limited by the kernel",
+            "--ephemeral is hard; as root with loop devices and mkfs.ext4 (package e2fsprogs) disks are too",
+        ),
+        Finding("limits", "file locks", "soft", "soft: counted four times a second, since cgroups do not cover them"),
+        _limit(
+            "devices", engine.own_devices, "separate nodes for each sandbox",
+            "shared with the host: programs inside can see when others open them, and lock them",
+            "run as root for separate nodes",
+        ),
+        Finding("limits", "syscalls", "good", f"seccomp allow list: {engine.seccomp}"),
+        Finding("limits", "network", "good", "off: a sandbox has only loopback"),
+    ]  # fmt: skip
     return findings, True
 
 
-def _cgroups(engine: object) -> Finding:
-    from corral.backends.embedded.report import EngineReport
-
-    assert isinstance(engine, EngineReport)
+def _cgroups(engine: EngineReport) -> Finding:
     parts = []
     if engine.unified:
         controllers = ", ".join(engine.unified_controllers) or "no controllers"
@@ -158,8 +161,10 @@ def _cgroups(engine: object) -> Finding:
     return Finding("limits", "cgroups", "good", f"{' and '.join(parts)}; process trees by {engine.trees}")
 
 
-def _message(error: Exception) -> str:
-    return error.message if isinstance(error, CorralError) else str(error)
+def _failed(area: str, subject: str, error: CorralError | OSError, remedy: str = "") -> Finding:
+    if isinstance(error, CorralError):
+        return Finding(area, subject, "bad", error.message, in_cli_words(error.hint))
+    return Finding(area, subject, "bad", str(error), remedy)
 
 
 # A test sandbox.
@@ -175,25 +180,20 @@ async def _try(tell: Tell) -> tuple[list[Finding], bool]:
                 text = f"6 * 7 gave {result.output.strip()[-200:]!r} ({result.reason})"
                 return [Finding("sandboxes", "embedded", "bad", text, "CORRAL_DEBUG=1 shows more")], False
             ran = show_seconds(result.usage.wall_seconds)
-            text = f"made in {show_seconds(opened)} (the first one), ran 6 * 7 in {ran}"
+            text = f"created in {show_seconds(opened)} (the first one), ran 6 * 7 in {ran}"
             tell("looking for languages inside …")
             return [Finding("sandboxes", "embedded", "good", text), *await _languages(box)], True
     except (CorralError, OSError) as error:
-        hint = in_cli_words(error.hint) if isinstance(error, CorralError) else ""
-        return [Finding("sandboxes", "embedded", "bad", _message(error), hint)], False
+        return [_failed("sandboxes", "embedded", error)], False
 
 
 async def _languages(box: AsyncSandbox) -> list[Finding]:
     versions = await _versions(box)
     findings = []
-    hello = {"python": "print(1)", "bash": "echo 1", "sh": "echo 1", "javascript": "console.log(1)",
-             "typescript": "const one: number = 1; console.log(one)"}  # fmt: skip
-    for name in language_names():
-        if name not in hello:
-            continue
+    for name, code in _PRINT_ONE.items():
         language = find_language(name)
         try:
-            result = await box.run_code(hello[name], name, timeout=60)
+            result = await box.run_code(code, name, timeout=60)
         except CorralError as error:
             findings.append(Finding("languages", name, "soft", "not installed", error.hint or language.hint))
             continue
@@ -209,8 +209,8 @@ async def _languages(box: AsyncSandbox) -> list[Finding]:
 
 async def _versions(box: AsyncSandbox) -> dict[str, str]:
     script = "\n".join(
-        f"command -v {name} >/dev/null 2>&1 && printf '%s\\t%s\\n' {name} \"$({command} 2>&1 | head -n 1)\""
-        for name, command in _VERSIONS.items()
+        f"command -v {name} >/dev/null 2>&1 && printf '%s\\t%s\\n' {name} \"$({name} --version 2>&1 | head -n 1)\""
+        for name in _PROGRAMS
     )
     result = await box.exec(f"{script}\nexit 0", timeout=60)
     versions = {}

@@ -20,11 +20,11 @@ _SEQUENCE = re.compile(
 _BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*\x1b?|[ -/]*)?\Z")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _LONGEST = 4096
-"""A sequence that is still open after so many characters is shown as text, so that it can't hide the rest."""
+"""A sequence that is still open after this many characters is shown as text, so that it can't hide the rest."""
 
 
 class Cleaner:
-    """For one stream in pieces: a sequence that is split between two pieces is still found."""
+    """Cleans one stream in pieces: a sequence that is split between two pieces is still found."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

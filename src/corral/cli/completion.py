@@ -15,7 +15,7 @@ _LOAD_COMPLETION = "(( $+functions[compdef] )) || { autoload -Uz compinit && com
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
-def completion(context: click.Context, shell: str) -> int:
+def completion(context: click.Context, shell: str) -> None:
     """Print a completion script for a shell.
 
     \b
@@ -29,4 +29,3 @@ def completion(context: click.Context, shell: str) -> int:
     maker = found(context.find_root().command, {}, PROGRAM, VARIABLE)
     script = maker.source_template % maker.source_vars()
     click.echo(_LOAD_COMPLETION + script if shell == "zsh" else script)
-    return 0

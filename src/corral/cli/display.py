@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Literal, TextIO
 
+import click
+
 Style = Literal["bold", "dim", "red", "green", "cyan", "magenta"]
 
 # Only colours that can be read on dark and on light; no yellow, no white, no background.
@@ -25,7 +27,7 @@ Alignment = Literal["left", "right"]
 
 
 def colour_wanted(stream: TextIO) -> bool:
-    """On a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    """True on a terminal, unless NO_COLOR is set or the terminal is dumb."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -60,7 +62,7 @@ def width(text: str) -> int:
 
 
 def cut(text: str, limit: int) -> str:
-    """At most so many columns, with an ellipsis if it is cut. Colours are lost when it is cut."""
+    """The text in at most `limit` columns. A text that is cut ends with an ellipsis and loses its colours."""
     if width(text) <= limit:
         return text
     kept = _PAINT.sub("", text)
@@ -71,7 +73,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def pad(text: str, size: int, align: Alignment = "left") -> str:
-    """Fill up with spaces."""
+    """The text, filled up with spaces to `size` columns."""
     space = " " * max(0, size - width(text))
     return text + space if align == "left" else space + text
 
@@ -107,9 +109,14 @@ def table(
     return lines
 
 
-def whole_in_a_pipe() -> int | None:
-    """The `limit` of a table whose last column holds what a reader of a pipe may look for."""
-    return None if sys.stdout.isatty() else sys.maxsize
+def print_table(
+    rows: Sequence[Sequence[str]], *, headers: Sequence[str] = (), align: Sequence[Alignment] = (), indent: int = 0,
+    whole_in_a_pipe: bool = False,
+) -> None:  # fmt: skip
+    """Print a table. With `whole_in_a_pipe`, its last column is not cut for a reader of a pipe, who may search it."""
+    limit = sys.maxsize if whole_in_a_pipe and not sys.stdout.isatty() else None
+    for line in table(rows, headers=headers, align=align, indent=indent, limit=limit):
+        click.echo(line)
 
 
 def _narrow(sizes: list[int], *, over: int) -> None:

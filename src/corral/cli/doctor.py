@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from corral.cli.checkup import Finding, Mark, examine
-from corral.cli.display import Progress, Style, columns, paint, plain, table, unicode_wanted
+from corral.cli.display import Progress, Style, columns, paint, plain, print_table, unicode_wanted
 from corral.cli.options import json_option
 from corral.cli.run import to_json
 from corral.testing.hostile import Outcome, Report, Verdict
 
-_SIGNS: dict[Mark, tuple[str, str]] = {"good": ("✓", "+"), "soft": ("~", "~"), "bad": ("✗", "x"), "note": ("·", "-")}
+T = TypeVar("T")
+
+_SIGNS: dict[Mark, tuple[str, str, tuple[Style, ...]]] = {
+    "good": ("✓", "+", ("green",)),
+    "soft": ("~", "~", ("magenta",)),
+    "bad": ("✗", "x", ("red", "bold")),
+    "note": ("·", "-", ("dim",)),
+}
+"""The sign of each mark, with and without Unicode, and its styles."""
+_MARKS: dict[Verdict, Mark] = {
+    Verdict.HELD: "good",
+    Verdict.BREACHED: "bad",
+    Verdict.UNPROVEN: "bad",
+    Verdict.UNPROMISED: "soft",
+}
 
 
 @click.command()
@@ -50,38 +67,36 @@ def doctor(prove: bool, names: tuple[str, ...], plan: bool, as_json: bool) -> in
 
 def sign(mark: Mark) -> str:
     """The symbol of a mark."""
-    fancy, simple = _SIGNS[mark]
-    text = fancy if unicode_wanted() else simple
-    if mark == "good":
-        return paint(text, "green")
-    if mark == "bad":
-        return paint(text, "red", "bold")
-    return paint(text, "magenta" if mark == "soft" else "dim")
+    fancy, simple, styles = _SIGNS[mark]
+    return paint(fancy if unicode_wanted() else simple, *styles)
 
 
 def _show(findings: list[Finding], *, works: bool) -> None:
     size = max(len(finding.subject) for finding in findings)
-    area = ""
+    margin = " " * (size + 6)
     told: set[str] = set()
-    for finding in findings:
-        if finding.area != area:
-            area = finding.area
-            click.echo(("\n" if finding is not findings[0] else "") + paint(area, "bold"))
-        room = columns() - size - 6
-        lines = _wrap(plain(finding.text), room)
-        click.echo(f"  {sign(finding.mark)} {finding.subject:<{size}}  {lines[0]}")
-        for line in lines[1:]:
-            click.echo(" " * (size + 6) + line)
+    for finding in _under_headings(findings, lambda finding: finding.area):
+        first, *others = _wrap(plain(finding.text), columns() - len(margin))
+        click.echo(f"  {sign(finding.mark)} {finding.subject:<{size}}  {first}")
+        for line in others:
+            click.echo(margin + line)
         if finding.remedy and finding.remedy not in told:
             told.add(finding.remedy)
-            for number, line in enumerate(_wrap(plain(finding.remedy), room - 2)):
+            for number, line in enumerate(_wrap(plain(finding.remedy), columns() - len(margin) - 2)):
                 arrow = "→ " if unicode_wanted() else "> "
-                click.echo(" " * (size + 6) + paint((arrow if number == 0 else "  ") + line, "cyan"))
+                click.echo(margin + paint((arrow if number == 0 else "  ") + line, "cyan"))
     click.echo()
     if works:
         click.echo(paint("Sandboxes work here.", "bold", "green"))
     else:
-        click.echo(paint("Sandboxes can't be made here.", "bold", "red"))
+        click.echo(paint("Sandboxes can't be created here.", "bold", "red"))
+
+
+def _under_headings(items: Iterable[T], area_of: Callable[[T], str]) -> Iterator[T]:
+    """The same items; prints the name of each area before its first item."""
+    for number, (area, found) in enumerate(itertools.groupby(items, key=area_of)):
+        click.echo(("\n" if number else "") + paint(area, "bold"))
+        yield from found
 
 
 def _wrap(text: str, room: int) -> list[str]:
@@ -94,8 +109,7 @@ def _show_plan() -> int:
     from corral.backends.embedded import EmbeddedBackend, report
     from corral.spec import Spec
 
-    text = asyncio.run(report.describe_plan(EmbeddedBackend(), Spec()))
-    click.echo(text, nl=False)
+    click.echo(asyncio.run(report.describe_plan(EmbeddedBackend(), Spec())), nl=False)
     return 0
 
 
@@ -144,38 +158,27 @@ async def _attack(probes: list[Any], tell: Any) -> Report:
 
 
 def _show_report(report: Report) -> None:
-    marks: dict[Verdict, Mark] = {
-        Verdict.HELD: "good",
-        Verdict.BREACHED: "bad",
-        Verdict.UNPROVEN: "bad",
-        Verdict.UNPROMISED: "soft",
-    }
-    area = ""
     size = max(len(outcome.probe.name) for outcome in report.outcomes)
-    for outcome in report.outcomes:
-        if outcome.probe.area != area:
-            area = outcome.probe.area
-            click.echo(("\n" if outcome is not report.outcomes[0] else "") + paint(area, "bold"))
-        mark = marks[outcome.finding.verdict]
+    for outcome in _under_headings(report.outcomes, lambda outcome: outcome.probe.area):
+        mark = _MARKS[outcome.finding.verdict]
         line = f"  {sign(mark)} {outcome.probe.name:<{size}}"
         why = plain(outcome.probe.what_stops_it)
-        if mark != "good":
-            click.echo(line.rstrip())
-            _say_below(outcome.finding.evidence, "red" if mark == "bad" else "magenta")
-        elif len(why) + size + 6 <= columns():
+        if mark == "good" and len(why) + size + 6 <= columns():
             click.echo(f"{line}  {paint(why, 'dim')}")
-        else:
-            click.echo(line.rstrip())
-            _say_below(why, "dim")
+            continue
+        click.echo(line.rstrip())
+        style: Style = "dim" if mark == "good" else _SIGNS[mark][2][0]
+        for piece in _wrap(why if mark == "good" else plain(outcome.finding.evidence), columns() - 6)[:6]:
+            click.echo(paint(f"      {piece}", style))
     click.echo()
-    rows = []
-    for area in dict.fromkeys(outcome.probe.area for outcome in report.outcomes):
-        mine = [outcome for outcome in report.outcomes if outcome.probe.area == area]
-        counts = [sum(outcome.finding.verdict is verdict for outcome in mine) for verdict in Verdict]
-        rows.append([area, *(str(count) for count in counts)])
+    counts = Counter((outcome.probe.area, outcome.finding.verdict) for outcome in report.outcomes)
+    rows = [
+        [area, *(str(counts[area, verdict]) for verdict in Verdict)]
+        for area in dict.fromkeys(outcome.probe.area for outcome in report.outcomes)
+    ]
     rows.append(["all", *(str(report.count(verdict)) for verdict in Verdict)])
     headers = ["AREA", *(verdict.upper() for verdict in Verdict)]
-    click.echo("\n".join(table(rows, headers=headers, align=["left", "right", "right", "right", "right"], indent=2)))
+    print_table(rows, headers=headers, align=["left", "right", "right", "right", "right"], indent=2)
     click.echo()
     if report.ok:
         unpromised = report.count(Verdict.UNPROMISED)
@@ -184,8 +187,3 @@ def _show_report(report: Report) -> None:
     else:
         wrong = report.count(Verdict.BREACHED) + report.count(Verdict.UNPROVEN)
         click.echo(paint(f"{wrong} of {len(report.outcomes)} probes were not provably stopped.", "bold", "red"))
-
-
-def _say_below(text: str, style: Style) -> None:
-    for piece in _wrap(plain(text), columns() - 6)[:6]:
-        click.echo(paint(f"      {piece}", style))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.display import plain, table
+from corral.cli.display import plain, print_table
 from corral.cli.options import TIME, json_option
 from corral.cli.run import to_json
 from corral.cli.serve import FIRST_ORGANISATION, data_folder, data_option, need_server
@@ -52,20 +52,10 @@ def key() -> None:
 
 @key.command()
 @click.option("--name", "-n", metavar="NAME", help="A name for it. Default: key, key-2, key-3 and so on.")
-@click.option(
-    "--organisation",
-    default=FIRST_ORGANISATION,
-    show_default=True,
-    metavar="NAME",
-    help="The organisation that the key belongs to; created if needed.",
-)
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(_SCOPES),
-    help="A permission of the key; without this, all of them.",
-)
+@click.option("--organisation", default=FIRST_ORGANISATION, show_default=True, metavar="NAME",
+              help="The organisation that the key belongs to; created if needed.")  # fmt: skip
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(_SCOPES),
+              help="A permission of the key; without this, all of them.")  # fmt: skip
 @click.option("--expires", type=TIME, metavar="TIME", help="The key expires after this time.")
 @click.option("--max-sandboxes", type=click.IntRange(0), metavar="N", help="Limit on the organisation's sandboxes.")
 @click.option("--max-cpu", type=click.IntRange(0), metavar="N", help="Of the organisation's running sandboxes.")
@@ -73,7 +63,7 @@ def key() -> None:
 @click.option("--max-disk", type=click.IntRange(0), metavar="GIB", help="Of the organisation's sandboxes.")
 @data_option
 @json_option
-def create(data_dir: Path | None, as_json: bool, **given: Any) -> None:  # fmt: skip
+def create(data_dir: Path | None, as_json: bool, **given: Any) -> None:
     """Create a key and print it. It is not shown again."""
     with _keyring(data_dir) as keyring:
         organisation = keyring.organisation_named(given["organisation"])
@@ -120,8 +110,7 @@ def list_keys(data_dir: Path | None, as_json: bool) -> None:
         [each["id"][:8], each["name"], each["organisation"], each["begins"], _scopes(each["scopes"]), _until(each)]
         for each in shown
     ]
-    headers = ("id", "name", "organisation", "begins", "scopes", "state")
-    click.echo("\n".join(table(rows, headers=headers)))
+    print_table(rows, headers=("id", "name", "organisation", "begins", "scopes", "state"))
 
 
 def _scopes(scopes: list[str]) -> str:

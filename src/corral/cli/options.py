@@ -45,16 +45,16 @@ def setting_option(key: str, *names: str, **attributes: Any) -> Callable[[F], F]
     return click.option(setting.flag, key, *names, envvar=setting.variable, **attributes)
 
 
-def _complete_backend(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete_backend(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from corral.client.registry import backend_names
 
-    return [CompletionItem(name) for name in backend_names() if name.startswith(incomplete)]
+    return [name for name in backend_names() if name.startswith(incomplete)]
 
 
-def _complete_language(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete_language(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from corral.languages import language_names
 
-    return [CompletionItem(name) for name in language_names() if name.startswith(incomplete)]
+    return [name for name in language_names() if name.startswith(incomplete)]
 
 
 def complete_sandbox(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -64,8 +64,7 @@ def complete_sandbox(context: click.Context, parameter: click.Parameter, incompl
     from corral.client.registry import get_backend
 
     try:
-        backend = context.params.get("backend") or "embedded"
-        infos = asyncio.run(_list(get_backend(backend)))
+        infos = asyncio.run(get_backend(context.params.get("backend") or "embedded").list())
     except (CorralError, OSError):
         return []  # no completion if it fails
     items = [CompletionItem(info.name, help=info.sandbox_id) for info in infos if info.name]
@@ -85,10 +84,6 @@ def complete_end(context: click.Context, parameter: click.Parameter, incomplete:
     return [CompletionItem(f"{item.value}:") for item in complete_sandbox(context, parameter, incomplete)]
 
 
-async def _list(backend: Any) -> Any:
-    return await backend.list()
-
-
 def backend_option(function: F) -> F:
     """--backend; and --url with --key, which select a server instead."""
     for option in reversed((
@@ -104,12 +99,12 @@ def backend_option(function: F) -> F:
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """For the backend's own callback, which comes later."""
+    """Keep the value for the backend's own callback, which is called later."""
     context.meta[f"corral.{parameter.name}"] = value
 
 
 def _choose_backend(context: click.Context, parameter: click.Parameter, value: str) -> Any:
-    """The name; or, with --url, the backend that talks to that server."""
+    """The name of the backend; or, with --url, the backend that talks to that server."""
     from click.core import ParameterSource
 
     url = context.meta.get("corral.url")
@@ -124,7 +119,7 @@ def _choose_backend(context: click.Context, parameter: click.Parameter, value: s
 
 
 def close_server(server: Any) -> None:
-    """At a command's end."""
+    """Close the connections of a server's backend, at the end of a command."""
     import asyncio
 
     asyncio.run(server.aclose())
@@ -146,29 +141,18 @@ def open_server(url: str, key: str | None) -> Any:
     return make_backend("daytona", api_url=url if parts.path.strip("/") else f"{url.rstrip('/')}/api", api_key=key)
 
 
-def language_option(function: F) -> F:
-    """--language."""
-    return click.option(
-        "--language", "-l", metavar="NAME", shell_complete=_complete_language,
-        help="python, bash, sh, javascript, typescript. Default: from the file's name or its #! line; python for -c.",
-    )(function)  # fmt: skip
-
-
-def timeout_option(function: F) -> F:
-    """--timeout."""
-    return setting_option("timeout", type=TIME, metavar="TIME")(function)
-
-
-def json_option(function: F) -> F:
-    """--json."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead, for scripts.")(function)
-
-
-def git_settings_option(function: F) -> F:
-    """--git-settings."""
-    return click.option("--git-settings", is_flag=True,
-                        help="Copy git's settings and hooks out as well. Your next git command there runs them.",
-                        )(function)  # fmt: skip
+sandbox_argument = click.argument("sandbox_id", metavar="ID", shell_complete=complete_sandbox)
+language_option = click.option(
+    "--language", "-l", metavar="NAME", shell_complete=_complete_language,
+    help="python, bash, sh, javascript, typescript. Default: from the file's name or its #! line; python for -c.",
+)  # fmt: skip
+timeout_option = setting_option("timeout", type=TIME, metavar="TIME")
+user_option = click.option("--user", "-u", metavar="NAME", help="Run as this user: daytona, root, nobody or a user id.")
+git_settings_option = click.option(
+    "--git-settings", is_flag=True,
+    help="Copy git's settings and hooks out as well. Your next git command there runs them.",
+)  # fmt: skip
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, for scripts.")
 
 
 def environment_options(function: F) -> F:
@@ -211,13 +195,10 @@ def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:
     """
     from corral.spec import HOME, Resources, parse_size
 
-    resources: dict[str, Any] = {}
-    for name, target in (("memory", "memory_bytes"), ("disk", "disk_bytes")):
+    resources = {name: given[name] for name in ("cpus", "processes") if given.get(name) is not None}
+    for name in ("memory", "disk"):
         if given.get(name) is not None:
-            resources[target] = parse_size(_number_or_text(given[name]), what=f"--{name}")
-    for name in ("cpus", "processes"):
-        if given.get(name) is not None:
-            resources[name] = given[name]
+            resources[f"{name}_bytes"] = parse_size(given[name], what=f"--{name}")
     return {
         "image": given.get("image"),
         "network": given.get("network"),
@@ -228,10 +209,6 @@ def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:
         "venv": given.get("venv"),
         "ephemeral": bool(given.get("ephemeral")),
     }
-
-
-def _number_or_text(value: str) -> int | str:
-    return int(value) if str(value).isdecimal() else str(value)
 
 
 def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +13,15 @@ import click
 from corral.cli import options
 from corral.cli.display import plain, show_seconds, show_size
 from corral.cli.failure import RunsProgram
-from corral.cli.runfile import DEFAULT, explain_unknown, guess_language, guess_language_of_text, place_file
+from corral.cli.runfile import DEFAULT, explain_unknown, guess_language, place_file
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
-from corral.protocol import Backend
+from corral.protocol import Backend, Command
 from corral.results import CodeResult, DownloadResult, ExecResult
-from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, Spec, parse_size
+from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, Spec, make_spec, parse_size
 
 _COPY_WORKDIR = "/workspace"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The program to run."""
-
-    source: bytes
-    file: Path | None
-    """Its path on the host, if it is a file."""
-    language: str
-    args: tuple[str, ...]
-    timeout: float | None
-    stdin: bool
-    copy_in: tuple[Path, ...]
-    copy_out: Path | None
-    git_settings: bool
-    keep_on_failure: bool
-    as_json: bool
-    output_limit_bytes: int
 
 
 @click.command(cls=RunsProgram)
@@ -62,7 +44,7 @@ class Job:
 def run(
     words: tuple[str, ...], code: str | None, language: str | None, backend: str | Backend, timeout: float | None,
     copy_in: tuple[Path, ...], copy_out: Path | None, git_settings: bool, interactive: bool, no_input: bool,
-    keep_on_failure: bool,    output_limit: str | None, as_json: bool, **given: Any,
+    keep_on_failure: bool, output_limit: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Run a file or a snippet in a new sandbox.
 
@@ -82,26 +64,42 @@ def run(
     source, name, args = _find_source(words, code)
     if (copy_in or copy_out) and not given.get("workdir"):
         given["workdir"] = _COPY_WORKDIR
-    job = Job(
-        source=source,
-        file=Path(name) if name not in ("", "-") else None,
-        language=language or _guess_language(name, source),
-        args=args,
-        timeout=timeout,
-        stdin=not no_input and name != "-" and has_input(terminal=interactive),
-        copy_in=copy_in,
-        copy_out=copy_out,
-        git_settings=git_settings,
-        keep_on_failure=keep_on_failure,
-        as_json=as_json,
-        output_limit_bytes=parse_size(output_limit, what="--output-limit")
-        if output_limit
-        else DEFAULT_OUTPUT_LIMIT_BYTES,
-    )
-    from corral.spec import make_spec
-
+    language = language or _guess_language(name, source)
+    file = Path(name) if name not in ("", "-") else None
     spec = make_spec(**options.read_spec_options(given), keep_on_failure=keep_on_failure)
-    return asyncio.run(_run(job, spec, backend))
+    outlet = None if as_json else Outlet()
+    call: dict[str, Any] = {
+        "args": args,
+        "timeout": timeout,
+        "stdin": read_input() if not no_input and name != "-" and has_input(terminal=interactive) else None,
+        "on_output": outlet.take if outlet else None,
+        "output_limit_bytes": parse_size(output_limit or DEFAULT_OUTPUT_LIMIT_BYTES, what="--output-limit"),
+    }
+
+    async def work() -> tuple[CodeResult, DownloadResult, str | None]:
+        async with AsyncSandbox(backend=backend, spec=spec) as box:
+            for path in copy_in:
+                await box.files.upload(path, ".")
+            placed = await place_file(box, source, file, language, copied=copy_in)
+            result = await box.run_code(source, language, file=placed.path, **call)
+            if outlet is not None:
+                outlet.finish()
+            copied = DownloadResult()
+            if copy_out is not None:
+                await placed.leave(box)
+                copied = await box.files.download(".", copy_out, git_settings=git_settings)
+            return result, copied, await box.detach() if keep_on_failure and not result.ok else None
+
+    result, copied, kept = asyncio.run(work())
+    if as_json:
+        more = {"language": result.language, "kept": kept, "left_out": copied.left_out}
+        click.echo(to_json({**describe(result), **more}))
+    else:
+        explain(result, timeout=timeout, spec=spec)
+    note_left_out(copied)
+    if kept is not None:
+        note(f"the sandbox was kept; to inspect it: corral shell {kept}")
+    return result.exit_code & 0xFF
 
 
 def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, tuple[str, ...]]:
@@ -129,50 +127,31 @@ def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, 
 
 
 def _guess_language(name: str, source: bytes) -> str:
-    if not name:
-        return DEFAULT
-    if name == "-":
-        return guess_language_of_text(source)
-    found = guess_language(name, source)
+    found = guess_language(name, source) if name else DEFAULT
     if found is None:
         raise click.UsageError(explain_unknown(name, source), click.get_current_context())
     return found
 
 
-async def _run(job: Job, spec: Spec, backend: str | Backend) -> int:
-    from corral.client.sandbox import AsyncSandbox
+async def run_inside(
+    box: AsyncSandbox, command: Command, *, terminal: bool, interactive: bool, timeout: float | None = None, **call: Any
+) -> int:
+    """Run a program, connected to this terminal or to our streams; returns its exit code."""
+    if terminal:
+        from corral.cli.terminal import lend  # which Windows can't import
 
-    outlet = None if job.as_json else Outlet()
-    async with AsyncSandbox(backend=backend, spec=spec) as box:
-        for path in job.copy_in:
-            await box.files.upload(path, ".")
-        placed = await place_file(box, job.source, job.file, job.language, copied=job.copy_in)
-        result = await box.run_code(
-            job.source, job.language, args=job.args, timeout=job.timeout, stdin=read_input() if job.stdin else None,
-            file=placed.path, on_output=outlet.take if outlet else None, output_limit_bytes=job.output_limit_bytes,
-        )  # fmt: skip
-        if outlet is not None:
-            outlet.finish()
-        left_out = DownloadResult()
-        if job.copy_out is not None:
-            await placed.leave(box)
-            left_out = await box.files.download(".", job.copy_out, git_settings=job.git_settings)
-        kept = await box.detach() if job.keep_on_failure and not result.ok else None
-    if job.as_json:
-        click.echo(
-            to_json({**describe(result), "language": result.language, "kept": kept, "left_out": left_out.left_out})
-        )
+        result = await lend(box, command, timeout=timeout, **call)
     else:
-        explain(result, timeout=job.timeout, spec=spec)
-    if left_out.left_out:
-        note(f"{left_out.describe()} (--git-settings copies them)")
-    if kept is not None:
-        note(f"the sandbox was kept; to inspect it: corral shell {kept}")
+        outlet = Outlet()
+        stdin = read_input() if interactive else None
+        result = await box.exec(command, stdin=stdin, on_output=outlet.take, timeout=timeout, **call)
+        outlet.finish()
+    explain(result, timeout=timeout, spec=box.spec)
     return result.exit_code & 0xFF
 
 
 def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
-    """Why a program ended, if its exit code does not say it."""
+    """Print why a program ended, if its exit code does not say it."""
     if result.reason == "timeout":
         limit = timeout if timeout is not None else spec.exec_timeout
         note(f"timed out after {show_seconds(limit)}; it was killed with all its processes")
@@ -188,7 +167,13 @@ def note(text: str) -> None:
     click.echo(f"corral: {plain(text)}", err=True)
 
 
-def describe(result: ExecResult | CodeResult) -> dict[str, Any]:
+def note_left_out(copied: DownloadResult) -> None:
+    """Print which files were not copied out."""
+    if copied.left_out:
+        note(f"{copied.describe()} (--git-settings copies them)")
+
+
+def describe(result: ExecResult) -> dict[str, Any]:
     """A result for scripts."""
     return {
         "exit_code": result.exit_code,

@@ -25,18 +25,18 @@ _SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(.*))?")
 
 
 def guess_language(name: str, source: bytes) -> str | None:
-    """By the file's name, else by a #! line, else None. For a shell script the #! line comes first."""
+    """By the file's name, else by a #! line, else None. For a shell script the #! line comes first.
+
+    `-` is a program from standard input: Python, unless its #! line says otherwise.
+    """
+    if name == "-":
+        return _known_program(find_program(source)) or DEFAULT
     extension = PurePath(name).suffix.removeprefix(".").lower()
     by_name = _EXTENSIONS.get(extension) or _known(extension)
     by_line = _known_program(find_program(source))
     if by_name is None or (by_name in _SHELLS and by_line in _SHELLS):
         return by_line or by_name
     return by_name
-
-
-def guess_language_of_text(source: bytes) -> str:
-    """The language of a program without a file name: by its first line, else Python."""
-    return _known_program(find_program(source)) or DEFAULT
 
 
 def explain_unknown(name: str, source: bytes) -> str:
@@ -73,10 +73,10 @@ def _known(name: str) -> str | None:
 # The path in the sandbox of a file of `corral run`.
 
 _BY_EXTENSION = ("javascript", "typescript")
-"""Their runtimes go by a file's extension and project, and older ones refuse what they take as a snippet."""
+"""Their runtimes look at a file's extension and project, and older ones refuse files that they run as snippets."""
 
 _SAY_THEIR_KIND = (".mjs", ".cjs")
-"""Every version of every runtime takes these as what they say."""
+"""All versions of all runtimes obey these extensions."""
 
 _CHECK_SECONDS = 30.0
 _CHECK = r"""
@@ -90,8 +90,8 @@ try {
   process.exitCode = require("child_process").spawnSync(process.execPath, ["--check", file]).status;
 } finally { fs.rmSync(folder, { recursive: true }); }
 """
-"""Ends with 0 if the source is CommonJS, or a module that this version of Node.js takes for one in a .js file. What
-awaits at the top level and uses names of CommonJS is neither."""
+"""Exits with 0 if the source is CommonJS, or a module that this version of Node.js recognises in a .js file. A source
+that awaits at the top level and uses names of CommonJS is neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,10 @@ async def _holds(box: AsyncSandbox, path: str, source: bytes) -> bool:
 
 
 async def _choose_name(box: AsyncSandbox, source: bytes, file: Path, language: str) -> str | None:
-    """Under which a file that comes without its project is run as it is as a snippet: its own, else one with another
-    extension. None: only as a snippet."""
+    """A file name under which the file, without its project, runs as its text would run as a snippet.
+
+    Its own name, else one with another extension; None if it can only be run as a snippet.
+    """
     if language not in _BY_EXTENSION or file.suffix in _SAY_THEIR_KIND:
         return file.name
     runtime = await box.find_runtime(find_language(language), source)
@@ -161,7 +163,7 @@ async def _choose_name(box: AsyncSandbox, source: bytes, file: Path, language: s
 
 
 async def _node_runs(box: AsyncSandbox, source: bytes, runtime: Runtime) -> bool:
-    """Whether Node.js runs a .js file of this source as we run the snippet; new versions tell modules by their text."""
+    """True if Node.js runs a .js file of this source like the snippet; new versions detect modules by their text."""
     if runtime.in_place and b"await" not in source:
         return True  # plain CommonJS
     return (await box.exec(["node", "-e", _CHECK], stdin=source, timeout=_CHECK_SECONDS)).ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -13,11 +14,11 @@ from typing import Any
 import click
 
 from corral.cli import options
-from corral.cli.display import Progress, paint, plain, show_seconds, show_size, table, whole_in_a_pipe
+from corral.cli.display import Progress, paint, plain, print_table, show_seconds, show_size
 from corral.cli.failure import ERROR, RunsProgram, say
-from corral.cli.run import describe, explain, note, to_json
+from corral.cli.owner import connected, explain_gone, run_on, show_labels, show_owner, show_owners
+from corral.cli.run import describe, note, note_left_out, run_inside, to_json
 from corral.cli.stdio import Outlet, read_input
-from corral.cli.whose import explain_gone, explaining, show_labels, show_owner
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
@@ -50,7 +51,7 @@ def sandbox() -> None:
 def create(
     name: str | None, lifetime: float | None, idle: float | None, labels: tuple[str, ...], timeout: float | None,
     backend: str | Backend, as_json: bool, **given: Any,
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Create a detached sandbox, and print its id."""
     from corral.spec import Lifetime, make_spec
 
@@ -67,8 +68,7 @@ def create(
             return await box.info()
 
     info = asyncio.run(work())
-    click.echo(to_json(describe_sandbox(info)) if as_json else info.sandbox_id)
-    return 0
+    click.echo(to_json(_describe_sandbox(info)) if as_json else info.sandbox_id)
 
 
 @contextlib.asynccontextmanager
@@ -88,11 +88,11 @@ async def _detached(box: AsyncSandbox, *, name: str | None = None) -> AsyncItera
 @options.backend_option
 @click.option("--quiet", "-q", is_flag=True, help="Print only the ids.")
 @options.json_option
-def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
+def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> None:
     """List the detached sandboxes."""
     infos = asyncio.run(AsyncSandbox.list(backend=backend))
     if as_json:
-        click.echo(to_json([describe_sandbox(info) for info in infos]))
+        click.echo(to_json([_describe_sandbox(info) for info in infos]))
     elif quiet:
         for info in infos:
             click.echo(info.sandbox_id)
@@ -100,26 +100,25 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> int:
         click.echo("no sandboxes")
     else:
         rows = [
-            [info.sandbox_id, plain(info.name or "-"), info.state, show_seconds(max(0.0, time.time() - info.created)),
+            [info.sandbox_id, plain(info.name or "-"), info.state, _show_age(info),
              show_seconds(info.deadline) if info.deadline is not None else "-", show_owner(info), show_labels(info)]
             for info in sorted(infos, key=lambda info: info.created)
         ]  # fmt: skip
-        click.echo(
-            "\n".join(
-                table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "OWNER", "LABELS"], limit=whole_in_a_pipe())
-            )
-        )
-    return 0
+        print_table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "OWNER", "LABELS"], whole_in_a_pipe=True)
 
 
-def describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
+def _show_age(info: SandboxInfo | SnapshotInfo) -> str:
+    return show_seconds(max(0.0, time.time() - info.created))
+
+
+def _describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
     """For scripts. Times are ISO 8601 in UTC, as in all JSON output."""
     ends = timestamp(time.time() + info.deadline) if info.deadline is not None else None
     return {**asdict(info), "created": timestamp(info.created), "deadline": ends, "owner": info.owner}
 
 
 @sandbox.command("exec", cls=RunsProgram)
-@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@options.sandbox_argument
 @click.argument("command", nargs=-1, required=True, metavar="-- CMD…")
 @click.option("--detach", "-d", is_flag=True, help="Run it in the background; `corral sandbox logs` shows its output.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the program.")
@@ -127,7 +126,7 @@ def describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
 @options.timeout_option
 @click.option("--cwd", "-w", metavar="PATH", help="The folder to run in.")
 @options.environment_options
-@click.option("--user", "-u", metavar="NAME", help="Run as this user: daytona, root, nobody or a user id.")
+@options.user_option
 @options.backend_option
 @options.json_option
 def exec_(
@@ -147,42 +146,24 @@ def exec_(
     wanted: Command = command[0] if len(command) == 1 else command
     if detach and (interactive or tty):
         raise SpecError("--detach can't be combined with --interactive or --tty", hint="it runs without input")
+    if tty and not (os.isatty(0) and os.isatty(1)):
+        raise SpecError("--tty needs stdin and stdout to be a terminal", hint="leave it out in a script")
     variables = options.read_environment(env, env_file)
     call: dict[str, Any] = {"cwd": cwd, "env": variables, "user": user, "timeout": timeout}
-    with explaining(backend, sandbox_id):
+
+    async def work(maker: Backend) -> int:
         if detach:
-            number = asyncio.run(get_backend(backend).start_detached(sandbox_id, wanted, **call))
+            number = await maker.start_detached(sandbox_id, wanted, **call)
             click.echo(to_json({"number": number}) if as_json else number)
             return 0
-        if tty:
-            return asyncio.run(_lend(sandbox_id, wanted, backend, call))
-        return asyncio.run(_exec(sandbox_id, wanted, backend, call, interactive=interactive, as_json=as_json))
-
-
-async def _exec(
-    sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any], *, interactive: bool, as_json: bool
-) -> int:
-    async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
-        outlet = None if as_json else Outlet()
-        stdin = read_input() if interactive else None
-        result = await box.exec(command, stdin=stdin, on_output=outlet.take if outlet else None, **call)
-    if outlet is None:
+        async with connected(maker, sandbox_id) as box:
+            if tty or not as_json:
+                return await run_inside(box, wanted, terminal=tty, interactive=interactive, **call)
+            result = await box.exec(wanted, stdin=read_input() if interactive else None, **call)
         click.echo(to_json(describe(result)))
-    else:
-        outlet.finish()
-        explain(result, timeout=call["timeout"], spec=box.spec)
-    return result.exit_code & 0xFF
+        return result.exit_code & 0xFF
 
-
-async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call: dict[str, Any]) -> int:
-    from corral.cli.terminal import is_terminal, lend
-
-    if not is_terminal():
-        raise SpecError("--tty needs stdin and stdout to be a terminal", hint="leave it out in a script")
-    async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
-        result = await lend(box, command, **call)
-    explain(result, timeout=call["timeout"], spec=box.spec)
-    return result.exit_code & 0xFF
+    return run_on(backend, sandbox_id, work)
 
 
 @sandbox.command()
@@ -190,7 +171,7 @@ async def _lend(sandbox_id: str, command: Command, backend: str | Backend, call:
 @click.argument("target", metavar="DST", shell_complete=options.complete_end)
 @options.git_settings_option
 @options.backend_option
-def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> int:
+def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> None:
     """Copy a file or folder into a sandbox or out of it. The end inside is written ID:PATH; `-` is stdin or stdout.
 
     \b
@@ -204,22 +185,18 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
     origin, goal = transfer.CopyEnd.parse(source), transfer.CopyEnd.parse(target)
     sandbox_id = transfer.check_ends(origin, goal)
 
-    async def work() -> None:
-        async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
+    async def work(maker: Backend) -> None:
+        async with connected(maker, sandbox_id) as box:
             if origin.sandbox_id is None:
                 await transfer.copy_in(box, origin.path, goal.path)
             else:
-                done = await transfer.copy_out(box, origin.path, goal.path, git_settings=git_settings)
-                if done.left_out:
-                    note(f"{done.describe()} (--git-settings copies them)")
+                note_left_out(await transfer.copy_out(box, origin.path, goal.path, git_settings=git_settings))
 
-    with explaining(backend, sandbox_id):
-        asyncio.run(work())
-    return 0
+    run_on(backend, sandbox_id, work)
 
 
 @sandbox.command()
-@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@options.sandbox_argument
 @click.argument("number", required=False, type=int, metavar="[NUMBER]")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the program ends.")
 @click.option("--list", "-l", "as_list", is_flag=True, help="List the programs.")
@@ -227,52 +204,45 @@ def cp(source: str, target: str, git_settings: bool, backend: str | Backend) -> 
 @options.json_option
 def logs(
     sandbox_id: str, number: int | None, follow: bool, as_list: bool, backend: str | Backend, as_json: bool
-) -> int:
+) -> None:
     """Show the output of a program started with `exec --detach`; without NUMBER, of the latest one."""
-    with explaining(backend, sandbox_id):
-        maker = get_backend(backend)
-        if as_list or (as_json and number is None):
-            programs = asyncio.run(maker.list_detached(sandbox_id))
-            click.echo(to_json([_describe(each) for each in programs]) if as_json else _tabulate(programs))
-            return 0
-        if as_json:
-            click.echo(to_json(asyncio.run(_read(maker, sandbox_id, number))))
-            return 0
-        outlet = Outlet()
 
-        async def work() -> None:
+    async def work(maker: Backend) -> None:
+        if as_list or (as_json and number is None):
+            programs = [_describe_program(each) for each in await maker.list_detached(sandbox_id)]
+            if as_json:
+                click.echo(to_json(programs))
+            else:
+                _show_programs(programs)
+        elif as_json:
+            output = b"".join([data async for data in maker.follow_detached(sandbox_id, number, follow=False)])
+            program = choose(await maker.list_detached(sandbox_id), sandbox_id, number)
+            click.echo(to_json({**_describe_program(program), "output": output.decode("utf-8", "replace")}))
+        else:
+            outlet = Outlet()
             async for data in maker.follow_detached(sandbox_id, number, follow=follow):
                 outlet.write("stdout", data)
+            outlet.finish()
 
-        asyncio.run(work())
-        outlet.finish()
-        return 0
-
-
-async def _read(maker: Backend, sandbox_id: str, number: int | None) -> dict[str, Any]:
-    output = b"".join([data async for data in maker.follow_detached(sandbox_id, number, follow=False)])
-    program = choose(await maker.list_detached(sandbox_id), sandbox_id, number)
-    return {**_describe(program), "output": output.decode("utf-8", "replace")}
+    run_on(backend, sandbox_id, work)
 
 
-def _tabulate(programs: Sequence[DetachedProgram]) -> str:
+def _show_programs(programs: Sequence[dict[str, Any]]) -> None:
+    if not programs:
+        click.echo("no programs")
     rows = [
-        [str(each.number), _state(each), "-" if each.exit_code is None else str(each.exit_code), plain(each.text)]
+        [str(each["number"]), each["state"], "-" if each["exit_code"] is None else str(each["exit_code"]),
+         plain(each["text"])]
         for each in programs
-    ]
-    headers = ["NUMBER", "STATE", "CODE", "COMMAND"]
-    return "\n".join(table(rows, headers=headers, align=["right"], limit=whole_in_a_pipe())) or "no programs"
+    ]  # fmt: skip
+    print_table(rows, headers=["NUMBER", "STATE", "CODE", "COMMAND"], align=["right"], whole_in_a_pipe=True)
 
 
-def _state(program: DetachedProgram) -> str:
-    return "running" if program.running else "ended"
-
-
-def _describe(program: DetachedProgram) -> dict[str, Any]:
+def _describe_program(program: DetachedProgram) -> dict[str, Any]:
     about: dict[str, Any] = {"number": program.number, "text": program.text}
     if program.argv is not None:
         about["argv"] = list(program.argv)
-    about |= {"state": _state(program), "exit_code": program.exit_code}
+    about |= {"state": "running" if program.running else "ended", "exit_code": program.exit_code}
     if program.record_bytes is not None:
         about["log_bytes"] = program.record_bytes
     return about
@@ -298,44 +268,42 @@ def rm(sandbox_ids: tuple[str, ...], everything: bool, yes: bool, force: bool, b
 
 
 async def _remove_all(backend: Backend, *, asking: bool) -> int:
-    """End all that are nobody else's; the exit code."""
+    """Delete all sandboxes that belong to no server; returns the exit code."""
     infos = await backend.list()
     mine = [info.sandbox_id for info in infos if info.owner is None]
     others = [info for info in infos if info.owner is not None]
     code = ERROR
     if not mine or not asking or click.confirm(f"end {_count(mine)}, with all that runs and lies in them?", err=True):
-        code = await _end(backend, mine, quiet=True)
+        code = await _delete(backend, mine, quiet=True)
     if others:
         note(
-            f"{_count(others)} of `corral serve` ({', '.join(sorted({plain(str(info.owner)) for info in others}))}) "
-            "not deleted: delete them through the server, or give their IDs"
+            f"{_count(others)} of `corral serve` ({show_owners(others)}) not deleted: "
+            "delete them through the server, or give their IDs"
         )
     return code
 
 
 async def _remove(backend: Backend, wanted: Sequence[str], *, asking: bool, quiet: bool) -> int:
-    """End these; the exit code."""
+    """Delete these sandboxes; returns the exit code."""
     infos = await backend.list() if asking else ()
     others = [info for info in infos if info.owner is not None and _is_meant(info, wanted)]
-    if others:
-        whose = ", ".join(sorted({plain(str(info.owner)) for info in others}))
-        if not click.confirm(
-            f"{_count(others)} of `corral serve` ({whose}), whose clients may use them. End them?", err=True
-        ):
-            return ERROR
-    return await _end(backend, wanted, quiet=quiet)
+    question = f"{_count(others)} of `corral serve` ({show_owners(others)}), whose clients may use them. End them?"
+    if others and not click.confirm(question, err=True):
+        return ERROR
+    return await _delete(backend, wanted, quiet=quiet)
 
 
 def _is_meant(info: SandboxInfo, wanted: Sequence[str]) -> bool:
-    names = [each for each in wanted if each in (info.sandbox_id, info.name)]
-    return bool(names) or any(len(each) >= 4 and info.sandbox_id.startswith(each) for each in wanted)
+    return any(
+        each in (info.sandbox_id, info.name) or (len(each) >= 4 and info.sandbox_id.startswith(each)) for each in wanted
+    )
 
 
 def _count(things: Sequence[object]) -> str:
     return f"{len(things)} sandbox" if len(things) == 1 else f"{len(things)} sandboxes"
 
 
-async def _end(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> int:
+async def _delete(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> int:
     outcomes = await asyncio.gather(*(backend.delete(each) for each in wanted), return_exceptions=True)
     failures = 0
     for each, outcome in zip(wanted, outcomes, strict=True):
@@ -355,48 +323,41 @@ async def _end(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> int:
 
 
 @sandbox.command()
-@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@options.sandbox_argument
 @options.backend_option
-def stop(sandbox_id: str, backend: str | Backend) -> int:
+def stop(sandbox_id: str, backend: str | Backend) -> None:
     """Stop a sandbox: end its processes and keep its files, until `start` or `rm`."""
-    with explaining(backend, sandbox_id):
-        asyncio.run(get_backend(backend).stop(sandbox_id))
+    run_on(backend, sandbox_id, lambda maker: maker.stop(sandbox_id))
     click.echo(sandbox_id)
-    return 0
 
 
 @sandbox.command()
-@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@options.sandbox_argument
 @options.backend_option
-def start(sandbox_id: str, backend: str | Backend) -> int:
+def start(sandbox_id: str, backend: str | Backend) -> None:
     """Start a stopped sandbox with its files. Its lifetime starts again."""
 
-    async def work() -> str:
-        box = await get_backend(backend).start(sandbox_id)
-        await box.aclose()
-        return box.id
+    async def work(maker: Backend) -> str:
+        async with contextlib.aclosing(await maker.start(sandbox_id)) as box:
+            return box.id
 
-    with explaining(backend, sandbox_id):
-        click.echo(asyncio.run(work()))
-    return 0
+    click.echo(run_on(backend, sandbox_id, work))
 
 
 @sandbox.command()
-@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@options.sandbox_argument
 @click.option("--name", "-n", metavar="NAME", help="A name for the snapshot.")
 @options.backend_option
-def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
+def snapshot(sandbox_id: str, name: str | None, backend: str | Backend) -> None:
     """Take a snapshot of the files, and print its id. `snapshots` lists them."""
-    with explaining(backend, sandbox_id):
-        click.echo(asyncio.run(get_backend(backend).snapshot(sandbox_id, name)))
-    return 0
+    click.echo(run_on(backend, sandbox_id, lambda maker: maker.snapshot(sandbox_id, name)))
 
 
 @sandbox.command()
 @click.option("--delete", "-d", "unwanted", multiple=True, metavar="ID", help="Delete this snapshot; may be repeated.")
 @options.backend_option
 @options.json_option
-def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) -> int:
+def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) -> None:
     """List the snapshots, or delete some. Sandboxes created from a deleted snapshot keep working."""
     maker = get_backend(backend)
 
@@ -414,35 +375,31 @@ def snapshots(unwanted: tuple[str, ...], backend: str | Backend, as_json: bool) 
         click.echo("no snapshots")
     else:
         rows = [
-            [info.snapshot_id, plain(info.name or "-"), info.sandbox_id or "-",
-             show_seconds(max(0.0, time.time() - info.created)),
+            [info.snapshot_id, plain(info.name or "-"), info.sandbox_id or "-", _show_age(info),
              show_size(info.size_bytes) if info.size_bytes is not None else "-"]
             for info in infos
         ]  # fmt: skip
-        click.echo("\n".join(table(rows, headers=["ID", "NAME", "SANDBOX", "AGE", "SIZE"])))
-    return 0
+        print_table(rows, headers=["ID", "NAME", "SANDBOX", "AGE", "SIZE"])
 
 
 @sandbox.command()
-@click.argument("sandbox_id", metavar="ID", shell_complete=options.complete_sandbox)
+@options.sandbox_argument
 @click.option("--name", "-n", metavar="NAME", help="A name for the new sandbox.")
 @options.backend_option
-def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> int:
+def fork(sandbox_id: str, name: str | None, backend: str | Backend) -> None:
     """Create a detached copy of a sandbox with its files, and print the new id."""
 
-    async def work() -> str:
-        async with _detached(await get_backend(backend).fork(sandbox_id), name=name) as box:
+    async def work(maker: Backend) -> str:
+        async with _detached(await maker.fork(sandbox_id), name=name) as box:
             return box.id
 
-    with explaining(backend, sandbox_id):
-        click.echo(asyncio.run(work()))
-    return 0
+    click.echo(run_on(backend, sandbox_id, work))
 
 
 @sandbox.command()
 @options.backend_option
 @options.json_option
-def gc(backend: str | Backend, as_json: bool) -> int:
+def gc(backend: str | Backend, as_json: bool) -> None:
     """Remove what killed processes left behind, and report it. Running and stopped sandboxes are never touched."""
     from corral.backends.embedded import EmbeddedBackend, keepers, report
 
@@ -457,11 +414,10 @@ def gc(backend: str | Backend, as_json: bool) -> int:
         freed = max(0, before - report.measure_leftovers(folder))
     if as_json:
         click.echo(to_json({"removed": removed, "freed_bytes": freed}))
-        return 0
+        return
     for sandbox_id in removed:
         click.echo(f"{paint('removed', 'green')} {sandbox_id}")
     if not removed and not freed:
         click.echo("nothing to remove")
     else:
         note(f"{len(removed)} sandboxes, {show_size(freed)} freed")
-    return 0

@@ -44,7 +44,7 @@ def need_server() -> None:
 
 
 def data_folder(given: Path | None) -> Path:
-    """The data folder of server and engine; sets it for both."""
+    """The data folder; `given` is set as that of the server and of the engine."""
     if given is not None:
         os.environ["CORRAL_DATA_DIR"] = str(given.expanduser().absolute())
     from corral.backends.embedded.settings import default_data_folder
@@ -139,7 +139,7 @@ class Signals:
         self.is_draining = False
         loop = asyncio.get_running_loop()
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(each) is not signal.SIG_IGN:  # as nohup does it
+            if signal.getsignal(each) is not signal.SIG_IGN:  # nohup ignores SIGHUP
                 loop.add_signal_handler(each, self._hear, each)
 
     def _hear(self, number: int) -> None:
@@ -147,7 +147,7 @@ class Signals:
             self.number = number
             self.came.set()
         elif self.is_draining:
-            os._exit(128 + number)  # as after a kill -9, nothing is lost by that
+            os._exit(128 + number)  # safe: the server survives a kill -9
         else:
             self.again.set()
 
@@ -174,11 +174,11 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
                 "the data folder was moved or deleted while the server was running",
                 hint="its sandboxes are in the moved folder; restart with --data-dir",
             )
-        await _part(server, board, signals, keep=keep)
+        await _leave_sandboxes(server, board, signals, keep=keep)
 
 
 async def _work(server: Server, board: Board, signals: Signals) -> None:
-    """Until a signal asks to stop."""
+    """Serve until a signal comes or the data folder is lost."""
     counting = asyncio.create_task(board.keep_count(server)) if sys.stdout.isatty() else None
     waiting = [asyncio.ensure_future(event.wait()) for event in (signals.came, server.lost)]
     try:
@@ -193,19 +193,22 @@ async def _work(server: Server, board: Board, signals: Signals) -> None:
             board.say("stopping", f"{server.metrics.in_flight} requests in progress; Ctrl-C again stops now")
 
 
-async def _part(server: Server, board: Board, signals: Signals, *, keep: bool) -> None:
-    """Delete the sandboxes, or leave them running."""
+async def _leave_sandboxes(server: Server, board: Board, signals: Signals, *, keep: bool) -> None:
+    """Delete the sandboxes after a Ctrl-C, if the user at the terminal agrees; else leave them running."""
     count = len(list(server.sandboxes))
     if not count:
         return
-    if signals.number == signal.SIGINT and not keep and await _shall_end(board, signals, count):
+    deleting = signals.number == signal.SIGINT and not keep
+    if deleting and sys.stdin.isatty() and sys.stderr.isatty():
+        deleting = await ask(board, f"end {count} sandboxes?", interrupted=signals.again)
+    if deleting:
         board.say("ended", f"{await server.lifecycle.end_all()} sandboxes")
     elif sys.stdout.isatty():
         board.say("left", f"{states(server)}; the next `corral serve` finds them")
 
 
 def _first_key(server: Server) -> str | None:
-    """Create a key at the first start, and show it unless the user chose it."""
+    """The key to show: one is created at the first start; None if there are keys, or if the user chose it."""
     if server.keyring.keys:
         return None
     chosen = os.environ.get("CORRAL_API_KEY")
@@ -215,7 +218,7 @@ def _first_key(server: Server) -> str | None:
 
 
 def _keep_key(server: Server, key: str | None) -> Path | None:
-    """Without a terminal the output may go to a log: then the key goes to a private file."""
+    """The private file with the key, if the output is no terminal and may go to a log."""
     if key is None or sys.stdout.isatty():
         return None
     path = server.settings.state_folder / KEY_FILE
@@ -224,10 +227,3 @@ def _keep_key(server: Server, key: str | None) -> Path | None:
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(f"{key}\n")
     return path
-
-
-async def _shall_end(board: Board, signals: Signals, count: int) -> bool:
-    """True if the sandboxes are to be deleted: asks at a terminal; without a terminal, yes."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    return await ask(board, f"end {count} sandboxes?", interrupted=signals.again)

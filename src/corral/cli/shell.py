@@ -11,10 +11,9 @@ import click
 from corral.base.command import bash_text, with_bash
 from corral.cli import options
 from corral.cli.failure import RunsProgram
-from corral.cli.run import explain
-from corral.cli.stdio import Outlet, read_input
-from corral.cli.terminal import is_terminal, lend
-from corral.cli.whose import explaining
+from corral.cli.owner import connected, run_on
+from corral.cli.run import run_inside
+from corral.cli.terminal import is_terminal
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
 from corral.protocol import Backend
@@ -25,7 +24,7 @@ _PROMPT = r"\[\e[32m\]\u@\h\[\e[0m\]:\[\e[36m\]\w\[\e[0m\]\$ "
 @click.command(cls=RunsProgram)
 @click.argument("sandbox_id", required=False, metavar="[ID]", shell_complete=options.complete_sandbox)
 @click.option("--command", "-c", metavar="TEXT", help="Run this command in bash (in sh, if there is no bash).")
-@click.option("--user", "-u", metavar="NAME", help="Run as this user: daytona, root, nobody or a user id.")
+@options.user_option
 @options.backend_option
 @options.spec_option_flags
 def shell(sandbox_id: str | None, command: str | None, user: str | None, backend: str | Backend, **given: Any) -> int:
@@ -41,15 +40,20 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
     from corral.spec import make_spec
 
     spec_options = options.read_spec_options(given)
+
+    async def work(opened: contextlib.AbstractAsyncContextManager[AsyncSandbox]) -> int:
+        words = with_bash() if command is None else bash_text(command)
+        env = {**({"PS1": _PROMPT} if is_terminal() else {}), **spec_options["env"]}
+        async with opened as box:  # in a script: the same, without a terminal
+            return await run_inside(box, words, terminal=is_terminal(), interactive=True, env=env, user=user)
+
     if sandbox_id is None:
-        fresh = AsyncSandbox(backend=backend, spec=make_spec(**spec_options))
-        return asyncio.run(_shell(fresh, command, user, spec_options["env"]))
-    _refuse_wishes(click.get_current_context())
-    with explaining(backend, sandbox_id):
-        return asyncio.run(_connect(sandbox_id, command, user, backend, spec_options["env"]))
+        return asyncio.run(work(AsyncSandbox(backend=backend, spec=make_spec(**spec_options))))
+    _refuse_new_options(click.get_current_context())
+    return run_on(backend, sandbox_id, lambda maker: work(connected(maker, sandbox_id)))
 
 
-def _refuse_wishes(context: click.Context) -> None:
+def _refuse_new_options(context: click.Context) -> None:
     """Reject options of new sandboxes for an existing one."""
     from click.core import ParameterSource
 
@@ -58,27 +62,3 @@ def _refuse_wishes(context: click.Context) -> None:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             flag = "package" if name == "packages" else name
             raise SpecError(f"--{flag} only applies to a new sandbox", hint="remove the option or the ID")
-
-
-async def _connect(
-    sandbox_id: str, command: str | None, user: str | None, backend: str | Backend, env: dict[str, str]
-) -> int:
-    async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
-        return await _serve(box, command, user, env)
-
-
-async def _shell(fresh: AsyncSandbox, command: str | None, user: str | None, env: dict[str, str]) -> int:
-    async with fresh as box:
-        return await _serve(box, command, user, env)
-
-
-async def _serve(box: AsyncSandbox, command: str | None, user: str | None, env: dict[str, str]) -> int:
-    wanted = with_bash() if command is None else bash_text(command)
-    if is_terminal():
-        result = await lend(box, wanted, env={"PS1": _PROMPT, **env}, user=user)
-    else:  # in a script: the same, without a terminal
-        outlet = Outlet()
-        result = await box.exec(wanted, stdin=read_input(), env=env, user=user, on_output=outlet.take)
-        outlet.finish()
-    explain(result, timeout=None, spec=box.spec)
-    return result.exit_code & 0xFF

@@ -1,4 +1,4 @@
-"""Our own three streams, on descriptors: programs in sandboxes print bytes, not text."""
+"""Corral's own three streams, as descriptors: programs in sandboxes print bytes, not text."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Outlet:
         self._cleaners = {stream: Cleaner() for stream, fd in _DESCRIPTORS.items() if os.isatty(fd)}
 
     def take(self, chunk: OutputChunk) -> None:
-        """For `on_output`."""
+        """Write a chunk; for `on_output`."""
         self.write(chunk.stream, chunk.data)
 
     def write(self, stream: StreamName, data: bytes, *, final: bool = False) -> None:
-        """One piece."""
+        """Write a piece of one stream."""
         cleaner = self._cleaners.get(stream)
         write_all(_DESCRIPTORS[stream], data if cleaner is None else cleaner.clean(data, final=final))
 
     def finish(self) -> None:
-        """Write the rest."""
+        """Write what was held back, at the end of the output."""
         for stream in self._cleaners:
             self.write(stream, b"", final=True)
 
@@ -93,8 +93,6 @@ async def read_input() -> AsyncIterator[bytes]:
 
 
 def read_all_input() -> bytes:
-    """Our standard input to its end."""
-    pieces = []
-    while data := os.read(0, _CHUNK_BYTES):
-        pieces.append(data)
-    return b"".join(pieces)
+    """Standard input to its end."""
+    with open(0, "rb", closefd=False) as stream:
+        return stream.read()

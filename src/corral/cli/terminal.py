@@ -86,7 +86,7 @@ class _Loan:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> ExecResult:
-        """Until the program ends."""
+        """Pass input and output on until the program ends; returns its result."""
         main = asyncio.current_task()
         assert main is not None
         self._loop.add_reader(0, self._read)
@@ -118,17 +118,19 @@ class _Loan:
         self._keys.put_nowait(data)
 
     async def _type(self) -> None:
-        with contextlib.suppress(CorralError):  # it ends: output says so
+        with contextlib.suppress(CorralError):  # the program has ended, which ends its output too
             while data := await self._keys.get():
                 await self._process.write(data)
                 self._loop.add_reader(0, self._read)
             await self._process.signal(signal.SIGHUP)  # the window was closed
 
     def _follow_size(self) -> None:
-        rows, columns = size()
-        self._start(self._resize(rows, columns))
+        task = self._loop.create_task(self._resize())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _resize(self, rows: int, columns: int) -> None:
+    async def _resize(self) -> None:
+        rows, columns = size()
         with contextlib.suppress(CorralError, OSError):  # it has ended meanwhile
             await self._process.resize(rows=rows, columns=columns)
 
@@ -136,9 +138,3 @@ class _Loan:
         """Set raw mode again after a stop, since the shell has changed the terminal's settings."""
         tty.setraw(0)
         self._follow_size()
-
-    def _start(self, work: object) -> None:
-        assert asyncio.iscoroutine(work)
-        task: asyncio.Task[None] = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

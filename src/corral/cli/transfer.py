@@ -58,7 +58,7 @@ class Meter:
         self.bytes = 0
 
     async def count(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-        """The same pieces."""
+        """The same pieces, counted."""
         try:
             async for chunk in chunks:
                 self.bytes += len(chunk)

@@ -54,7 +54,17 @@ from corral.sessions.session import ShellSession
 from corral.sessions.session import prefix as session_prefix
 from corral.sessions.terminal import Terminal
 from corral.sessions.terminal import prefix as terminal_prefix
-from corral.spec import USER, Spec, SpecOptions, check_argv, check_env, check_size, check_timeout, make_spec
+from corral.spec import (
+    USER,
+    LimitOptions,
+    Spec,
+    SpecOptions,
+    check_argv,
+    check_env,
+    check_size,
+    check_timeout,
+    make_spec,
+)
 
 if TYPE_CHECKING:
     from corral.sessions.interpreter.contexts import Interpreter
@@ -119,7 +129,7 @@ class AsyncSandbox:
         if spec is not None and spec_options:
             raise TypeError(f"give either spec= or {', '.join(sorted(spec_options))}, not both")
         self._maker = get_backend(backend)
-        self._wish = spec if spec is not None else make_spec(**spec_options)
+        self._requested = spec if spec is not None else make_spec(**spec_options)
         self._on_event = on_event
         self._primitives: SandboxPrimitives | None = None
 
@@ -179,7 +189,7 @@ class AsyncSandbox:
         return self
 
     async def _make(self) -> AsyncSandbox:
-        making = asyncio.ensure_future(self._maker.create(self._wish, on_event=self._on_event))
+        making = asyncio.ensure_future(self._maker.create(self._requested, on_event=self._on_event))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -509,16 +519,10 @@ class AsyncSandbox:
         """Unfreeze every process. Idempotent."""
         await self._open.resume()
 
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
+    @_takes(LimitOptions)
+    async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         """Change limits; those not given stay. Raises: SpecError; CapabilityError if one can't be changed."""
-        await self._open.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
+        await self._open.resize(**limits)
 
     async def expose(self, port: int) -> str:
         """Expose a port; returns a URL on this machine."""
@@ -566,7 +570,7 @@ class AsyncSandbox:
         self, command: Command, options: CallOptions, *, stdin: bool, background: bool = False
     ) -> SpawnRequest:
         primitives = self._open
-        given = cast("StartOptions", options)  # it has every keyword that a request is made of
+        given = cast("StartOptions", options)  # which has every keyword of a request
         timeout, limit, user = given.get("timeout"), given.get("output_limit_bytes"), given.get("user")
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         if limit is not None and limit < 1:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import weakref
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from corral.base.files import AsyncFiles
 from corral.base.process import AsyncProcess
-from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
 from corral.protocol import Backend
@@ -31,47 +30,48 @@ A = TypeVar("A")
 W = TypeVar("W")
 
 
-class Derived:
+class Derived(Generic[A]):
     """A sync object around an async one."""
 
-    _target: Any
+    def __init__(self, target: A) -> None:
+        self._target = target
 
 
-def derive(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Derived, P], R]:
+def derive(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Derived[Any], P], R]:
     """The sync form of an async method."""
 
     @functools.wraps(method)
-    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Derived[Any], *args: P.args, **kwargs: P.kwargs) -> R:
         bound = getattr(self._target, method.__name__)
         result: R = get_portal().run(bound(*map(_to_async, args), **{k: _to_async(v) for k, v in kwargs.items()}))
         return result
 
-    return cast("Callable[Concatenate[Derived, P], R]", call)
+    return cast("Callable[Concatenate[Derived[Any], P], R]", call)
 
 
 def derive_as(
     method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]], wrap: Callable[[R], W]
-) -> Callable[Concatenate[Derived, P], W]:
+) -> Callable[Concatenate[Derived[Any], P], W]:
     """The sync form of an async method whose result needs a sync form too."""
     plain = derive(method)
 
     @functools.wraps(method)
-    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> W:
+    def call(self: Derived[Any], *args: P.args, **kwargs: P.kwargs) -> W:
         return wrap(plain(self, *args, **kwargs))
 
-    return cast("Callable[Concatenate[Derived, P], W]", call)
+    return cast("Callable[Concatenate[Derived[Any], P], W]", call)
 
 
 def derive_iterator(
     method: Callable[Concatenate[A, P], AsyncIterator[R]],
-) -> Callable[Concatenate[Derived, P], Iterator[R]]:
+) -> Callable[Concatenate[Derived[Any], P], Iterator[R]]:
     """The sync form of an async iterator."""
 
     @functools.wraps(method)
-    def call(self: Derived, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+    def call(self: Derived[Any], *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         return get_portal().iterate(getattr(self._target, method.__name__)(*args, **kwargs))
 
-    return cast("Callable[Concatenate[Derived, P], Iterator[R]]", call)
+    return cast("Callable[Concatenate[Derived[Any], P], Iterator[R]]", call)
 
 
 def derive_init(kind: Callable[P, R]) -> Callable[[Callable[[W, R], None]], Callable[Concatenate[W, P], None]]:
@@ -101,14 +101,14 @@ async def _async_iterator(source: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield cast("bytes", piece)
 
 
-class Files(Derived):
+class Files(Derived[AsyncFiles]):
     """The files of a sandbox. Errors are those of `corral.base.files.AsyncFiles`."""
 
     def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
 
     @property
-    def _target(self) -> AsyncFiles:
+    def _target(self) -> AsyncFiles:  # type: ignore[override]  # looked up anew: a closed sandbox has no files
         return self._box.files
 
     read = derive(AsyncFiles.read)
@@ -134,16 +134,13 @@ class Files(Derived):
     download = derive(AsyncFiles.download)
 
 
-class Process(Derived):
+class Process(Derived[AsyncProcess]):
     """A program in the background."""
-
-    def __init__(self, process: AsyncProcess) -> None:
-        self._target = process
 
     @property
     def pid(self) -> int:
         """Its process id inside."""
-        return cast("AsyncProcess", self._target).pid
+        return self._target.pid
 
     output = derive_iterator(AsyncProcess.output)
     write = derive(AsyncProcess.write)
@@ -161,21 +158,18 @@ class Process(Derived):
         self.close()
 
 
-class Recorded(Derived):
+class Recorded(Derived[AsyncRecorded]):
     """A recorded program."""
-
-    def __init__(self, recorded: AsyncRecorded) -> None:
-        self._target = recorded
 
     @property
     def name(self) -> str:
         """Its name in the sandbox."""
-        return cast("AsyncRecorded", self._target).name
+        return self._target.name
 
     @property
     def pid(self) -> int:
         """Its process id inside."""
-        return cast("AsyncRecorded", self._target).pid
+        return self._target.pid
 
     entries = derive_iterator(AsyncRecorded.entries)
     write = derive(AsyncRecorded.write)
@@ -190,16 +184,13 @@ class Recorded(Derived):
     forget = derive(AsyncRecorded.forget)
 
 
-class ShellSession(Derived):
+class ShellSession(Derived[AsyncShellSession]):
     """A shell that keeps its state between commands."""
-
-    def __init__(self, session: AsyncShellSession) -> None:
-        self._target = session
 
     @property
     def name(self) -> str:
         """Its name in the sandbox."""
-        return cast("AsyncShellSession", self._target).name
+        return self._target.name
 
     run = derive(AsyncShellSession.run)
     commands = derive(AsyncShellSession.commands)
@@ -213,16 +204,13 @@ class ShellSession(Derived):
     delete = derive(AsyncShellSession.delete)
 
 
-class Terminal(Derived):
+class Terminal(Derived[AsyncTerminal]):
     """A named terminal whose output is recorded."""
-
-    def __init__(self, terminal: AsyncTerminal) -> None:
-        self._target = terminal
 
     @property
     def name(self) -> str:
         """Its name in the sandbox."""
-        return cast("AsyncTerminal", self._target).name
+        return self._target.name
 
     output = derive_iterator(AsyncTerminal.output)
     write = derive(AsyncTerminal.write)
@@ -233,14 +221,14 @@ class Terminal(Derived):
     delete = derive(AsyncTerminal.delete)
 
 
-class Interpreter(Derived):
+class Interpreter(Derived[AsyncInterpreter]):
     """The stateful interpreter of a sandbox."""
 
     def __init__(self, box: AsyncSandbox) -> None:
         self._box = box
 
     @property
-    def _target(self) -> AsyncInterpreter:
+    def _target(self) -> AsyncInterpreter:  # type: ignore[override]  # created when it is first used
         return self._box.interpreter
 
     open_context = derive(AsyncInterpreter.open_context)
@@ -253,7 +241,7 @@ class Interpreter(Derived):
     close_context = derive(AsyncInterpreter.close_context)
 
 
-class Sandbox(Derived):
+class Sandbox(Derived[AsyncSandbox]):
     """A sandbox for sync code: `with Sandbox() as box:`. Keywords as for `AsyncSandbox`.
 
     It is created by the call; `close()`, the end of the `with` block, or the end of the program deletes it.
@@ -312,31 +300,27 @@ class Sandbox(Derived):
     @classmethod
     def list(cls, *, backend: str | Backend = "embedded") -> tuple[SandboxInfo, ...]:
         """The detached sandboxes, running and stopped."""
-        return tuple(get_portal().run(_list(get_backend(backend))))
+        return tuple(get_portal().run(AsyncSandbox.list(backend=backend)))
 
     @property
     def id(self) -> str:
         """The id of the sandbox."""
-        return self._box.id
+        return self._target.id
 
     @property
     def spec(self) -> Spec:
         """The spec it was created with."""
-        return self._box.spec
+        return self._target.spec
 
     @property
     def closed(self) -> bool:
         """True after `close`."""
-        return self._box.closed
+        return self._target.closed
 
     @property
     def async_sandbox(self) -> AsyncSandbox:
         """The same sandbox for async callers. It belongs to this handle, and is closed with it."""
-        return self._box
-
-    @property
-    def _box(self) -> AsyncSandbox:
-        return cast("AsyncSandbox", self._target)
+        return self._target
 
     exec = derive(AsyncSandbox.exec)
     run_code = derive(AsyncSandbox.run_code)
@@ -366,10 +350,10 @@ class Sandbox(Derived):
 
     def fork(self, spec: Spec | None = None) -> Self:
         """A second sandbox with the files of this one. Raises: CapabilityError if unsupported."""
-        return self._of(get_portal().run(self._box.fork(spec)))
+        return self._of(get_portal().run(self._target.fork(spec)))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {repr(self._box).partition(' ')[2]}"
+        return f"<{type(self).__name__} {repr(self._target).partition(' ')[2]}"
 
     def __enter__(self) -> Self:
         return self
@@ -377,11 +361,7 @@ class Sandbox(Derived):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        get_portal().run(self._box.__aexit__(kind, error, traceback))
-
-
-async def _list(backend: Backend) -> Iterable[SandboxInfo]:
-    return await backend.list()
+        get_portal().run(self._target.__aexit__(kind, error, traceback))
 
 
 def _close_forgotten(box: AsyncSandbox) -> None:

@@ -1,4 +1,4 @@
-"""The base of a sandbox: the host's own /usr, and around it a small system that is made up here.
+"""The base of a sandbox: the host's own /usr, and around it a small generated system.
 
 Nothing of the host's /etc or homes is copied. Programs that live outside /usr (a Python of pyenv or uv, a Node of nvm)
 are shown read-only at a neutral path, and only their own folder.
@@ -22,36 +22,20 @@ from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, Tree
 BIN = "/opt/corral/bin"
 FOLDER = "base"
 _FORMAT = 6
-"""Raise it when the made-up part changes, so that an older one is not used again."""
+"""Raise it when the generated part changes, so that an older one is not used again."""
 
 _PREFIX = f"{_FORMAT}-"
 _ATTEMPTS = 10
 
 _FOLDERS = {
-    "dev": 0o755,
-    "etc": 0o755,
-    "etc/alternatives": 0o755,
-    "etc/fonts": 0o755,
-    "home": 0o755,
-    "mnt": 0o755,
-    "opt": 0o755,
-    "opt/corral": 0o755,
-    "opt/corral/bin": 0o755,
-    "proc": 0o555,
+    **dict.fromkeys(("dev", "etc", "etc/alternatives", "etc/fonts", "home", "mnt", "opt", "opt/corral"), 0o755),
+    **dict.fromkeys(("opt/corral/bin", "run", "srv", "usr", "var", "var/cache", "var/lib", "var/log"), 0o755),
+    **dict.fromkeys(("proc", "sys"), 0o555),
+    **dict.fromkeys(("tmp", "var/tmp"), 0o1777),
     "root": 0o700,
-    "run": 0o755,
-    "srv": 0o755,
-    "sys": 0o555,
-    "tmp": 0o1777,
-    "usr": 0o755,
-    "var": 0o755,
-    "var/cache": 0o755,
-    "var/lib": 0o755,
-    "var/log": 0o755,
-    "var/tmp": 0o1777,
 }
 OWN_FOLDERS = ("home/daytona", "workspace", "workspaces")
-"""Of the code's user. Clients expect all three: which one is each framework's choice."""
+"""Owned by the code's user. Each is the working folder that some framework expects."""
 _ETC = {
     # Without it, programs that draw text print warnings.
     "fonts/fonts.conf": (
@@ -71,7 +55,7 @@ _ETC = {
         "daytona:x:1000:1000:daytona:/home/daytona:/bin/bash\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     ),
-    # A PATH that was given stays: it names the Python that the sandbox was made with, and what its maker added.
+    # A given PATH is kept: it has the Python that the sandbox was created with, and the caller's additions.
     "profile": (
         'case "$(export -p)" in *" PATH="*) ;;\n'
         f'*) export PATH="{BIN}:$HOME/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" ;; esac\n'
@@ -94,7 +78,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class BaseDescription:
-    """Everything the made-up part depends on."""
+    """Everything that the generated part depends on."""
 
     tools: tuple[Tool, ...] = ()
     commands: dict[str, str] = field(default_factory=dict)
@@ -107,21 +91,9 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
     """Create the skeleton if it does not exist, and return the trees of a sandbox on it."""
     links, real = _root_entries()
     alternatives = _alternatives()
-    content = json.dumps(
-        [
-            _FORMAT,
-            _FOLDERS,
-            OWN_FOLDERS,
-            _ETC,
-            links,
-            real,
-            alternatives,
-            description.commands,
-            [t.target for t in description.tools],
-            description.owned,
-        ],
-        sort_keys=True,
-    )
+    targets = [tool.target for tool in description.tools]
+    generated = [_FORMAT, _FOLDERS, OWN_FOLDERS, _ETC, links, real, alternatives, description.commands, targets]
+    content = json.dumps([*generated, description.owned], sort_keys=True)
     parent = make_part(data_folder, FOLDER)
     skeleton = parent / f"{_PREFIX}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     for _ in range(_ATTEMPTS):
@@ -135,8 +107,8 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
 
 
 def identify(path: str) -> tuple[int, int] | None:
-    """What tells a folder of the data folder from another that is made under the same name later. None if it can't be
-    shown any more: it is gone, or one of `base/` and not of this version."""
+    """Identifies a folder of the data folder, since another may be created with the same name later. None if it can't
+    be shown any more: it was deleted, or is a base of another version."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -147,7 +119,7 @@ def identify(path: str) -> tuple[int, int] | None:
 
 
 def is_current(name: str) -> bool:
-    """Whether a folder of this name in `base/` is one that we would make, or are making."""
+    """True if a folder of this name in `base/` is of this version, or unfinished."""
     return name.startswith((_PREFIX, ".new-"))
 
 
@@ -164,7 +136,7 @@ def _root_entries() -> tuple[dict[str, str], list[str]]:
 
 
 def _alternatives() -> dict[str, str]:
-    """Debian's choice of awk, vi and the like: links into /usr, without which such commands lead nowhere."""
+    """Debian's choice of awk, vi and the like: links into /usr, without which such commands don't work."""
     folder = Path("/etc/alternatives")
     if not folder.is_dir():
         return {}
@@ -203,7 +175,7 @@ def _make(
         unfinished.rename(skeleton)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        # Another process may have been faster; and another version of Corral may remove it at once.
+        # Another process may have created it first; and another version of Corral may remove it at once.
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) and not skeleton.exists():
             raise
 

@@ -1,4 +1,4 @@
-"""The host side of one sandbox: made by the launcher, kept by it or by a keeper, and ended without a trace."""
+"""The host side of one sandbox: created by the launcher, held by it or by a keeper, and removed completely."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from corral.engine.layers import LayerStore
 from corral.engine.perform import DEVICE_LAYER, Stage, make_devices, open_layer, perform
 from corral.engine.plan import OpenLayer, layer_name, plan_sandbox, shown_by_host
 from corral.engine.private import find_private
-from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
+from corral.engine.recipe import BASE_FIRST_UID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
 from corral.engine.sampling import DiskWatch
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
@@ -42,7 +42,7 @@ _NAMESPACES = (
 
 @dataclass(slots=True)
 class Workshop:
-    """What the launcher has found out once and uses for every sandbox."""
+    """What the launcher knows about the machine, for every sandbox."""
 
     data: DataFolder
     root: bool
@@ -50,9 +50,9 @@ class Workshop:
     storage: Storage
     seccomp: Prepared
     idmapped: bool = True
-    """Whether lowers can be shifted into a user namespace (found out at the first sandbox)."""
+    """True if lowers can be shifted into a user namespace (tried with the first sandbox)."""
     own_devices: bool = False
-    """Whether device nodes can be made for each sandbox."""
+    """True if device nodes can be created for each sandbox."""
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Box:
     """True if its files outlive it: it is being stopped, or was started and has no owner yet."""
     paused: bool = False
     waiting: list[socket.socket] = field(default_factory=list)
-    """Those who asked for its end and wait for the answer."""
+    """Clients that asked for its end and wait for the answer."""
 
     def kill(self) -> None:
         """End every process in it: the kernel kills a PID namespace with its init."""
@@ -82,7 +82,7 @@ class Box:
             signal.pidfd_send_signal(self.pid_fd, signal.SIGKILL)
 
     def clear(self, data: DataFolder) -> None:
-        """Remove what is left once init is dead."""
+        """Remove what is left once init has ended."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         cgroup.remove(self.group.paths)
@@ -101,12 +101,12 @@ class Box:
         self.kill()
 
     def ask_init(self, message: wire.Message) -> wire.Message:
-        """Tell init something and wait a little for its answer. Raises: GoneError; what the answer says."""
+        """Send init a request and wait a little for its answer. Raises: GoneError, and the errors of `check`."""
         wire.send(self.host, message)
         return check(receive_within(self.host, _INIT_SECONDS))
 
     def let_go(self) -> None:
-        """Close the descriptors of a sandbox that another process owns now, or that has ended."""
+        """Close the descriptors of a sandbox that another process holds now, or that has ended."""
         if self.disk_fd is not None:
             os.close(self.disk_fd)
             self.disk_fd = None
@@ -143,8 +143,8 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
 
     Raises:
         SetupError: the kernel refused a step.
-        UnsupportedError: this machine can't do it at all.
-        RefusedError: a layer of it is missing.
+        UnsupportedError: this machine can't do it.
+        RefusedError: one of its layers is missing.
     """
     with contextlib.ExitStack() as undo:
         if resting is not None:
@@ -191,7 +191,7 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
         host, inner = wire.make_pair()
         undo.callback(host.close)
         try:
-            pid = _start_init(shop, recipe, identity, group, inner, host, owner)
+            pid = _start_init(shop, recipe, identity, group, inner, owner)
         finally:
             inner.close()
         pid_fd = os.pidfd_open(pid)
@@ -220,7 +220,7 @@ def _found(shop: Workshop, recipe: Recipe, state: dict[str, Any], resting: Resti
 
 
 def _uid_at_rest(resting: Resting | None) -> int | None:
-    """Whom the files of a stopped sandbox belong to; None if it has none, or there is but one user."""
+    """The first uid of a stopped sandbox's files; None if it has no files, or there is only one user."""
     if resting is None or not any((resting.folder / disk).exists() for disk in ("disk", "disk.img")):
         return None
     first = resting.state.get("first_uid")
@@ -256,7 +256,6 @@ def _start_init(
     identity: Identity,
     group: cgroup.Group,
     inner: socket.socket,
-    host: socket.socket,
     owner: socket.socket,
 ) -> int:
     """Clone init into its namespaces and its cgroup."""
@@ -268,7 +267,7 @@ def _start_init(
     except OSError as error:
         raise UnsupportedError(f"this kernel refuses namespaces: {error.strerror}", hint=NAMESPACE_HINT) from error
     finally:
-        # In the child this runs too, and must not: its ids are of the new namespace by then.
+        # Not in the child, which runs this too: its ids are those of the new namespace.
         if os.getpid() != 1 and not identity.rootless:
             os.setresuid(-1, 0, -1)
     if pid == 0:
@@ -277,7 +276,7 @@ def _start_init(
 
 
 def can_make_devices() -> bool:
-    """Whether this process may make device nodes that work: found out by trying."""
+    """True if this process may create device nodes that work: tried, not guessed."""
     try:
         os.close(make_devices(os.geteuid()))
     except OSError:
@@ -378,7 +377,7 @@ def _guide_setup(
 
 
 def _find_private(shop: Workshop, recipe: Recipe) -> list[str]:
-    """What the host keeps from others in the folders that every sandbox shows."""
+    """What other users of the host may not read, in the folders that every sandbox shows."""
     kept_in = lock_folder() or shop.data.path
     return [f"{tree}/{path}" for tree in shown_by_host(recipe) for path in find_private(tree, kept_in)]
 
@@ -420,7 +419,7 @@ def _write_maps(pid: int, identity: Identity) -> None:
 
 
 def _open_layers(shop: Workshop, recipe: Recipe, identity: Identity, pid: int) -> dict[str, int]:
-    """Lowers as detached mounts, shifted so that files of the host's root belong to root inside."""
+    """The lowers as detached mounts, shifted so that files of the host's root belong to root inside."""
     layers: dict[str, int] = {}
     earlier = {layer_name(number): layer for number, layer in enumerate(recipe.layers)}
     bases = shop.data.path / base.FOLDER
@@ -461,7 +460,7 @@ def _open_shifted(shop: Workshop, path: str, userns: int) -> int:
 
 
 def _open_earlier(layer: Layer, identity: Identity) -> int:
-    """What was written before, shown under the ids of this sandbox."""
+    """A mount of an earlier layer, with the ids of this sandbox."""
     if layer.first_uid is None:
         raise UnsupportedError("the snapshot was created by an ordinary user; root can't use it")
     mount_fd = mount_layer(layer)
@@ -472,6 +471,3 @@ def _open_earlier(layer: Layer, identity: Identity) -> int:
         os.close(mount_fd)
         raise
     return mount_fd
-
-
-CODE_IDS = (CODE_UID, CODE_GID)

@@ -11,24 +11,16 @@ from dataclasses import dataclass
 
 from corral.engine import wire
 from corral.engine.child import Program
+from corral.engine.errors import RefusedError
 from corral.engine.spare import Spare
 from corral.engine.trees import Trees
 from corral.inside.starting import set_window
 from corral.inside.trees import read_status
 
 
-class CallRefusedError(Exception):
-    """The program could not be started at all."""
-
-    def __init__(self, code: str, number: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.errno = number
-
-
 @dataclass(slots=True)
 class Call:
-    """What init remembers of a running program."""
+    """Init's state of a running program."""
 
     number: int
     program: Program
@@ -43,9 +35,8 @@ class Call:
     reason: str = ""
     limit: str = ""
     ended: bool = False
-    client_gone: bool = False
     terminal_fd: int | None = None
-    """The terminal's inner side, held so that its outer side does not hang up before the program has opened it."""
+    """The terminal's inner side, kept open so that its outer side does not hang up before the program has opened it."""
     master_fd: int | None = None
     """Its outer side, until it is handed to the client."""
     refusal: tuple[str, int, str] | None = None
@@ -53,10 +44,10 @@ class Call:
 
     @classmethod
     def start(cls, spare: Spare, program: Program, channel: socket.socket, *, oom_count: int) -> Call:
-        """Let a waiting child become the program. That it runs is announced when it does.
+        """Let a waiting child become the program. Its start is announced when it runs.
 
         Raises:
-            CallRefusedError: no terminal is left, or the child has died.
+            RefusedError: no terminal is available, or the child has died.
         """
         master, slave = _open_terminal(program) if program.pty else (None, None)
         terminal = os.ttyname(slave) if slave is not None else None
@@ -64,7 +55,7 @@ class Call:
             for descriptor in (master, slave):
                 if descriptor is not None:
                     os.close(descriptor)
-            raise CallRefusedError("fork", 0, "the process that was to become the program has been killed")
+            raise RefusedError("the process that was to become the program has been killed", code="fork")
         now = time.monotonic()
         return cls(
             number=spare.number,
@@ -111,7 +102,7 @@ class Call:
         return self.reason == "oom"
 
     def finish(self, status: int, *, cpu_seconds: float | None, peak_kib: int | None, trees: Trees) -> None:
-        """Report the end. The kernel's word on the status is all that counts; nothing printed is parsed."""
+        """Report the end, by the kernel's status alone; no output is parsed."""
         self.ended = True
         if self.terminal_fd is not None:
             os.close(self.terminal_fd)
@@ -133,7 +124,7 @@ class Call:
             wire.send(self.channel, report)
 
     def close(self) -> None:
-        """Let go of every descriptor."""
+        """Close every descriptor."""
         os.close(self.report_fd)
         if self.status_fd is not None:
             os.close(self.status_fd)
@@ -144,7 +135,7 @@ def _open_terminal(program: Program) -> tuple[int, int]:
     try:
         master, slave = pty.openpty()
     except OSError as error:
-        raise CallRefusedError("pty", error.errno or 0, f"no pseudo terminal: {error.strerror}") from error
+        raise RefusedError(f"no pseudo terminal: {error.strerror}", code="pty", errno=error.errno or 0) from error
     os.fchown(slave, program.uid, program.gid)
     set_window(master, program.rows, program.columns)
     return master, slave

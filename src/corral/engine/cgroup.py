@@ -1,10 +1,10 @@
-"""Control groups, whichever way this machine has them: v2, v1, both beside each other, or none.
+"""Control groups on any machine: v2, v1, both side by side, or neither.
 
-cgroup2 is used for knowing and killing process trees even where it has no controllers (the hybrid layout). Limits go to
-v2 where the controllers are there, else to v1. Where nothing can be limited the answer says `soft`.
+cgroup2 is used to find and kill process trees even if it has no controllers (the hybrid layout). Limits go to v2 if the
+controllers are there, else to v1. Limits that no cgroup enforces are reported as `soft`.
 
-Every group is a folder of our own naming under the group this process is in (or the root of the tree, when root), and
-its path is written into the sandbox's state before it is made, so that a later sweep finds exactly what is ours.
+Every group is a folder below the group this process is in (or below the root of the tree, when root), and its path is
+written into the sandbox's state before it is created, so that a later sweep finds exactly our groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corral.engine.recipe import Limits
 _SELF = "corral-self"
 _NEST = "corral"
 """In a group around our own, all our groups are in this one. It hands its controllers down itself, and so keeps systemd
-from taking them back: at each daemon-reload it withdraws what none of its own units asked for."""
+from taking them back: at each daemon-reload it withdraws controllers that its own units did not ask for."""
 _V1_CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 _V2_CONTROLLERS = ("memory", "pids", "cpu")
 _HANDED_DOWN = (*_V2_CONTROLLERS, "io")
@@ -32,7 +32,7 @@ CPU_PERIOD_US = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where groups can be made on this machine."""
+    """Where groups can be created on this machine."""
 
     unified: Path | None
     unified_controllers: frozenset[str]
@@ -40,12 +40,12 @@ class Hierarchy:
 
     @property
     def limited(self) -> frozenset[str]:
-        """What is bounded by the kernel: memory, pids, cpu."""
+        """What the kernel limits: memory, pids, cpu."""
         return (self.unified_controllers | frozenset(self.v1)) & frozenset(("memory", "pids", "cpu"))
 
 
 def detect(*, self_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/proc/self/mountinfo")) -> Hierarchy:
-    """Find out by trying: a group counts only if one can be made and has the files that bound it."""
+    """Find out by trying: a controller counts only if a group can be created and has its files."""
     own = _own_paths(self_cgroup.read_text())
     unified_root, v1_roots = _mounted(mounts.read_text())
     unified: Path | None = None
@@ -81,7 +81,7 @@ class Group:
     v1: dict[str, Path]
     limited: frozenset[str]
     unified_fd: int | None = None
-    """The cgroup2 folder, open: init is born in it, and makes a leaf below it for each call."""
+    """The cgroup2 folder, open: init starts in it, and creates a leaf below it for each call."""
 
     @property
     def paths(self) -> list[str]:
@@ -90,12 +90,12 @@ class Group:
 
     @classmethod
     def plan(cls, hierarchy: Hierarchy, name: str) -> Group:
-        """The groups that will be made, before they are."""
+        """The groups that will be created."""
         unified = hierarchy.unified / name if hierarchy.unified else None
         return cls(unified, {c: base / name for c, base in hierarchy.v1.items()}, hierarchy.limited)
 
     def make(self, limits: Limits, *, owner: tuple[int, int] | None) -> None:
-        """Create the folders and write the limits; `owner` may make leaves below, but not change the limits."""
+        """Create the folders and write the limits; `owner` may create leaves below, but not change the limits."""
         for path in self.v1.values():
             path.mkdir(exist_ok=True)
         if self.unified is not None:
@@ -144,40 +144,41 @@ class Group:
             _write(self.v1["cpu"] / "cpu.cfs_quota_us", quota, must=True)
 
     def attach(self, pid: int) -> None:
-        """Put a process into the v1 groups (it is born in the v2 one)."""
+        """Put a process into the v1 groups (it started in the v2 one)."""
         for path in dict.fromkeys(self.v1.values()):
             (path / "cgroup.procs").write_text(str(pid))
 
     def usage(self) -> dict[str, float | int | None]:
         """CPU seconds, current and peak memory, processes: from the kernel, None if not counted."""
-        cpu = _flat(self.unified, "cpu.stat").get("usage_usec")
+        cpu = _flat(self.unified and self.unified / "cpu.stat").get("usage_usec")
         cpu_seconds = cpu / 1e6 if cpu is not None else None
         if "cpuacct" in self.v1:
             nanoseconds = _number(self.v1["cpuacct"] / "cpuacct.usage")
             cpu_seconds = nanoseconds / 1e9 if nanoseconds is not None else cpu_seconds
-        memory, peak = _number(self.unified, "memory.current"), _number(self.unified, "memory.peak")
-        if "memory" in self.v1:
-            memory = _number(self.v1["memory"], "memory.usage_in_bytes")
-            peak = _number(self.v1["memory"], "memory.max_usage_in_bytes")
-        processes = _number(self.v1.get("pids", self.unified), "pids.current")
-        return {"cpu_seconds": cpu_seconds, "memory_bytes": memory, "peak_memory_bytes": peak, "processes": processes}
+        return {
+            "cpu_seconds": cpu_seconds,
+            "memory_bytes": _number(self._file("memory", "memory.current", v1="memory.usage_in_bytes")),
+            "peak_memory_bytes": _number(self._file("memory", "memory.peak", v1="memory.max_usage_in_bytes")),
+            "processes": _number(self._file("pids", "pids.current", v1="pids.current")),
+        }
+
+    def _file(self, controller: str, name: str, *, v1: str) -> Path | None:
+        """A controller's file, in the hierarchy that has the controller."""
+        if controller in self.v1:
+            return self.v1[controller] / v1
+        return self.unified / name if self.unified is not None else None
 
     def out_of_memory_kills(self) -> int:
         """How often the kernel's OOM killer has killed a process of this sandbox."""
-        if "memory" in self.v1:
-            return _flat(self.v1["memory"], "memory.oom_control").get("oom_kill", 0)
-        return _flat(self.unified, "memory.events").get("oom_kill", 0)
+        return _flat(self.out_of_memory_file()).get("oom_kill", 0)
 
     def out_of_memory_file(self) -> Path | None:
-        """The file init may read to see its own count."""
-        if "memory" in self.v1:
-            return self.v1["memory"] / "memory.oom_control"
-        if self.unified is not None and (self.unified / "memory.events").exists():
-            return self.unified / "memory.events"
-        return None
+        """The file in which init may read that count; None if there is none."""
+        path = self._file("memory", "memory.events", v1="memory.oom_control")
+        return path if path is not None and path.exists() else None
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         if self.unified_fd is not None:
             os.close(self.unified_fd)
             self.unified_fd = None
@@ -212,7 +213,7 @@ def _remove_group(folder: Path, *, patience: float = 2.0) -> bool:
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
                 return False
-            time.sleep(0.002)  # killed processes leave their group a moment after they are gone
+            time.sleep(0.002)  # killed processes leave their group a moment after they have ended
         else:
             return True
 
@@ -250,7 +251,7 @@ def _mounted(text: str) -> tuple[Path | None, dict[str, Path]]:
 
 
 def _from_inside_out(root: Path, own: str) -> list[Path]:
-    """Our own group, then those around it: a session's own is full of processes, the slice around it is often free."""
+    """Our own group, then its parents: a session's own group has processes, the slice around it often has none."""
     group = root / own.lstrip("/")
     if group.name == _SELF:
         group = group.parent  # an earlier look has moved us aside
@@ -258,7 +259,7 @@ def _from_inside_out(root: Path, own: str) -> list[Path]:
 
 
 def _try_unified(base: Path) -> frozenset[str] | None:
-    """The controllers a group below `base` has, or None when none can be made or no process can live in it."""
+    """The controllers of a group below `base`; None if no group can be created or no process can live in it."""
     if not _can_make_group(base):
         return None
     available = set((base / "cgroup.controllers").read_text().split()) & set(_HANDED_DOWN)
@@ -267,13 +268,13 @@ def _try_unified(base: Path) -> frozenset[str] | None:
         _step_aside(base)
     if not _holds_processes(base):
         for controller in available - enabled:
-            with contextlib.suppress(OSError):  # not ours to change: found out by looking again
+            with contextlib.suppress(OSError):  # not allowed: seen when it is read again below
                 (base / "cgroup.subtree_control").write_text(f"+{controller}")
     return frozenset((base / "cgroup.subtree_control").read_text().split()) & frozenset(_V2_CONTROLLERS)
 
 
 def _holds_processes(base: Path) -> bool:
-    """Whether handing controllers down would spoil the group.
+    """True if handing controllers down would make the group unusable.
 
     Below a group that has processes itself, `memory` is refused, but `cpu` and `pids` are not: they turn it into a
     "domain threaded" one, and no process can then be put into any group below it (EOPNOTSUPP). Only the root is exempt.
@@ -284,12 +285,12 @@ def _holds_processes(base: Path) -> bool:
 
 
 def _is_root_group(base: Path) -> bool:
-    """The root of the whole tree, not of a cgroup namespace, has no kind."""
+    """True for the root of the whole tree (not of a cgroup namespace), which has no type."""
     return not (base / "cgroup.type").exists()
 
 
 def _make_nest(nest: Path) -> None:
-    """Make it if need be, with every controller the root has."""
+    """Create it if it is missing, with every controller that the root has."""
     with contextlib.suppress(OSError):
         nest.mkdir(exist_ok=True)
         for group in (nest.parent, nest):
@@ -308,7 +309,7 @@ def _drop_nest(nest: Path) -> None:
 
 
 def _is_delegated(base: Path) -> bool:
-    """systemd marks what it has given away (`Delegate=yes`); a user's own manager does not, but can be asked."""
+    """systemd marks delegated groups (`Delegate=yes`); a user's own manager does not, but can be asked."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             return os.getxattr(base, name) == b"1"
@@ -331,7 +332,7 @@ def _step_aside(base: Path) -> None:
     leaf = base / _SELF
     with contextlib.suppress(OSError):
         leaf.mkdir(exist_ok=True)
-        for _ in range(10):  # again, for those born meanwhile
+        for _ in range(10):  # again, for those forked meanwhile
             pids = (base / "cgroup.procs").read_text().split()
             if not pids:
                 return
@@ -354,7 +355,7 @@ def _can_make_group(base: Path) -> bool:
 
 
 def _kind(group: Path) -> str:
-    """`domain` if processes can live in it; v1 has no kinds."""
+    """`domain` if processes can live in it; groups of v1 have no type."""
     try:
         return (group / "cgroup.type").read_text().strip()
     except FileNotFoundError:
@@ -369,20 +370,16 @@ def _write(path: Path, value: int | str, *, must: bool = False) -> None:
             raise
 
 
-def _number(folder: Path | None, name: str = "") -> int | None:
-    if folder is None:
-        return None
+def _number(path: Path | None) -> int | None:
     try:
-        return int((folder / name if name else folder).read_text())
+        return None if path is None else int(path.read_text())
     except (OSError, ValueError):
         return None
 
 
-def _flat(folder: Path | None, name: str) -> dict[str, int]:
-    if folder is None:
-        return {}
+def _flat(path: Path | None) -> dict[str, int]:
     try:
-        lines = (folder / name).read_text().splitlines()
+        lines = [] if path is None else path.read_text().splitlines()
     except OSError:
         return {}
     pairs = (line.split() for line in lines)

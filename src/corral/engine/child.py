@@ -58,7 +58,7 @@ class Program:
 
 
 def prepare_child(stage: Stage, *, soft_limits: bool) -> None:
-    """What a child does before it knows its program. Raises: SetupError as an OSError of its own kind."""
+    """What a child does before it knows its program. Raises: OSError if the kernel refuses a step."""
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -68,7 +68,7 @@ def prepare_child(stage: Stage, *, soft_limits: bool) -> None:
 
 
 def become(program: Program, stage: Stage, *, report_fd: int, terminal: str | None) -> NoReturn:
-    """Turn this prepared child into the program. What went wrong is written to `report_fd`, which init reads."""
+    """Turn this prepared child into the program. A failure is written to `report_fd`, which init reads."""
     status = NOT_EXECUTABLE
     try:
         os.setsid()  # before the terminal, which becomes this session's
@@ -123,7 +123,7 @@ def _restrict_view(program: Program) -> None:
         if path != "/":
             syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
         for mounted in _mounts_below(path):
-            flags = kept if mounted != _DEVICES else syscalls.MS_NOSUID | syscalls.MS_NOEXEC  # its nodes keep working
+            flags = kept if mounted != _DEVICES else syscalls.MS_NOSUID | syscalls.MS_NOEXEC  # device nodes must work
             syscalls.mount("", mounted, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | flags)
     _hold_folders(program)
     for path in program.hidden:
@@ -135,7 +135,7 @@ def _restrict_view(program: Program) -> None:
         else:
             syscalls.mount("/dev/null", path, "", syscalls.MS_BIND)
     try:
-        # Else the view of a neighbouring call would be a path away: /proc/PID/root.
+        # Otherwise the view of another call could be reached through /proc/PID/root.
         syscalls.forbid_looking_at_others()
     except OSError as error:
         text = "this kernel has no Landlock, without which a restricted view can be bypassed"
@@ -143,10 +143,10 @@ def _restrict_view(program: Program) -> None:
 
 
 def _hold_folders(program: Program) -> None:
-    """Folders above what is hidden keep their names for this call: what is mounted can't be renamed.
+    """Keep this call from renaming folders above hidden paths: a mount point can't be renamed.
 
-    Else a program could call a folder otherwise, and the next call, to which a path is hidden by the same name, would
-    see what lies there.
+    Otherwise a program could rename such a folder, and the next call, for which the old path is hidden, would see its
+    content under the new name.
     """
     above: set[str] = set()
     for path in program.hidden:
@@ -154,7 +154,7 @@ def _hold_folders(program: Program) -> None:
         while folder != "/" and folder not in above:
             above.add(folder)
             folder = os.path.dirname(folder)
-    for folder in sorted(above):  # from the outside in
+    for folder in sorted(above):  # outermost first
         try:
             where = os.stat(os.path.dirname(folder))
             if program.uid != 0 and where.st_uid == 0 and not where.st_mode & 0o022:
@@ -174,7 +174,7 @@ def _mounts_below(path: str) -> list[str]:
             target, kind = _unescape(words[4]), line.partition(" - ")[2].split()[0]
             if target.startswith(prefix) and kind in ("overlay", "tmpfs") and not target.startswith("/proc/"):
                 found.append(target)
-    # What is mounted in /dev, but for shared memory, is read-only from the beginning or has to be written.
+    # Mounts in /dev, except shared memory, are read-only already or must be writable.
     return [
         target for target in dict.fromkeys(found) if target in (path, _SHARED_MEMORY) or not target.startswith("/dev/")
     ]

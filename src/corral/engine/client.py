@@ -1,4 +1,4 @@
-"""The program's side of the launcher: starting it, asking it, and leaving nothing behind."""
+"""The client of the launcher: starts it, sends requests, and ends it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BOOT = (
 
 
 class LauncherClient:
-    """A launcher of our own. Any thread may ask; each request has its own answer socket."""
+    """The launcher of this process. For any thread; each request has its own answer socket."""
 
     def __init__(self, data_folder: Path) -> None:
         self._data = data_folder
@@ -43,24 +43,19 @@ class LauncherClient:
         self._owner = os.getpid()
 
     def request(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, wait: bool = True) -> socket.socket:
-        """Send a request; gives the socket on which its answer will come (closing it early is allowed).
+        """Send a request; returns the socket for its answer, which may be closed early.
 
         Raises:
             UnsupportedError: the launcher can't run here.
             GoneError: it has died.
-            BlockingIOError: without `wait`, it is so busy that it takes no more requests now.
+            BlockingIOError: without `wait`, it is too busy for more requests now.
         """
-        return ask(self._connection(), message, descriptors, wait=wait)
+        return ask(self.peer, message, descriptors, wait=wait)
 
     def ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, timeout: float = 60.0) -> wire.Message:
-        """Request and wait. Blocks: for threads that may. Raises: as `request`, and what the answer says."""
+        """Send a request and wait for the answer. Blocks. Raises: as `request`, and the errors of `check`."""
         with self.request(message, descriptors) as answer:
             return check(receive_within(answer, timeout))
-
-    @property
-    def peer(self) -> socket.socket:
-        """The socket for requests, for callers in an event loop. Raises: as `request`."""
-        return self._connection()
 
     def shutdown(self) -> None:
         """End every sandbox and the launcher, and wait for it. Needs no event loop. Idempotent."""
@@ -82,7 +77,7 @@ class LauncherClient:
             process.wait()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's launcher without touching it."""
+        """In a forked child: forget the parent's launcher, which is not affected."""
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.close()
@@ -92,17 +87,19 @@ class LauncherClient:
 
     @property
     def started(self) -> bool:
-        """Whether a launcher runs, so that a request does not have to wait for one."""
+        """True if the launcher runs, so that a request does not have to wait for its start."""
         return self._socket is not None
 
     def start(self) -> None:
-        """Start the launcher if none runs. Blocks for some tens of milliseconds. Raises: as `request`."""
-        self._connection()
+        """Start the launcher if it does not run. Blocks for some tens of milliseconds. Raises: as `request`."""
+        _ = self.peer
 
-    def _connection(self) -> socket.socket:
+    @property
+    def peer(self) -> socket.socket:
+        """The socket for requests, for callers in an event loop. Starts the launcher. Raises: as `request`."""
         with self._lock:
             if self._socket is not None and self._process is not None and self._process.poll() is not None:
-                # It died. Its sandboxes are gone with it; a new one clears up and serves those to come.
+                # It died, and its sandboxes with it. A new one clears up.
                 self._socket.close()
                 self._socket = None
             if self._socket is None:
@@ -117,7 +114,7 @@ class LauncherClient:
             )
         import json
 
-        secure(self._data)  # the launcher asks as well; here the answer has a hint
+        secure(self._data)  # the launcher checks it as well; here the error has a hint
         ours, theirs = wire.make_pair()
         package = str(Path(__file__).resolve().parent.parent)
         settings = {"package": package, "fd": theirs.fileno(), "data": str(self._data)}
@@ -166,7 +163,7 @@ def ask(
     """Send a request with an answer socket.
 
     Raises:
-        BlockingIOError: without `wait`, the other side takes no more messages now.
+        BlockingIOError: without `wait`, the peer is too busy for more messages now.
         GoneError: the peer has closed the connection.
         ExhaustedError: this process is out of descriptors or memory.
     """
@@ -193,7 +190,7 @@ def not_sent(error: OSError) -> EngineError:
 
 
 def receive_within(sock: socket.socket, timeout: float) -> wire.Message:
-    """The next message of a socket. Raises: GoneError at its end or when time runs out."""
+    """The next message of a socket. Raises: GoneError at its end or after the timeout."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     if not poll.poll(timeout * 1000):
@@ -206,7 +203,7 @@ def receive_within(sock: socket.socket, timeout: float) -> wire.Message:
 
 
 def check(answer: wire.Message) -> wire.Message:
-    """An answer, or the error that it is."""
+    """Return an answer, or raise the error in it."""
     code = answer.get("error")
     if code is None:
         return answer

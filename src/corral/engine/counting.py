@@ -1,7 +1,7 @@
-"""What the kernel counts for the machine or for a user, and charges to no sandbox: init counts it for its own.
+"""Resources that the kernel counts for the machine or for a user, and not for a sandbox: init counts them for its own.
 
-Soft, and reported as such: between two looks a program can hold more. A look that finds nothing costs a few system
-calls; who holds how much is only added up once something is short.
+These are soft limits, and reported as such: between two looks a program can hold more. A look without a shortage costs
+a few system calls; what the sandbox holds is only added up in a shortage.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _BLAMED = (
     (2.0, {"pipes": 128, "descriptors": 8, "watches": 4096}),
     (0.0, {"pipes": 512, "descriptors": 128, "watches": 65536}),
 )
-"""After so many seconds of a shortage, whoever holds so much is ended. First those who hold much; then, since sockets
-that are on their way themselves can hide what waits in them, also those who seem to hold little."""
+"""After so many seconds of a shortage, a sandbox that holds so much is blamed. First those that hold much; later also
+those that seem to hold little, since sockets that are in flight themselves can hide the descriptors in them."""
 _PAUSE_SECONDS = 1.0
 _ROOM_IN_FLIGHT = 512
 _F_GETPIPE_SZ = 1032
 _EPOLL = "anon_inode:[eventpoll]"
 _ENOUGH_WATCHES = 65536
-"""A holder of so many is to blame: no need to count further."""
+"""A holder of so many is to blame in any case: no need to count further."""
 
 
 class LockWatch:
@@ -50,10 +50,10 @@ class LockWatch:
         self._put_off = False
 
     def look(self, now: float) -> bool:
-        """Whether there are too many.
+        """True if there are too many.
 
-        The kernel takes milliseconds to show them, which a short call should not have to wait for: after a silence the
-        look is put off. Only once, since a starved init sees silence too.
+        The kernel takes milliseconds to list them, which a short call should not have to wait for: after a silence the
+        look is postponed. Only once, since a starved init sees silence too.
         """
         if now < self._next_look:
             return False
@@ -70,10 +70,10 @@ class LockWatch:
 
 
 class SharedWatch:
-    """For a sandbox whose user id is also the host's user's and its neighbours': what that user has but once.
+    """Limits of a user, for a sandbox that shares its user id with the host's user and other sandboxes.
 
-    Three things: descriptors on their way through sockets, memory for pipes, and watches of epoll. They are looked at
-    by trying to have one more.
+    There are three: descriptors in flight through sockets, memory for pipes, and watches of epoll. Each is checked by
+    trying to get one more.
     """
 
     def __init__(self) -> None:
@@ -82,11 +82,11 @@ class SharedWatch:
         self._short_since: dict[str, float] = {}
 
     def look(self, now: float) -> str | None:
-        """What is short while this sandbox holds too much of it."""
+        """The resource that is short while this sandbox holds too much of it, or None."""
         if now < self._next_look:
             return None
         if now - self._next_look > _PAUSE_SECONDS:
-            self._short_since.clear()  # nothing has run here meanwhile: that was another shortage
+            self._short_since.clear()  # nothing has run meanwhile: that was another shortage
         self._next_look = now + LOOK_SECONDS
         short = {
             "pipes": _are_pipes_short,
@@ -104,7 +104,7 @@ class SharedWatch:
         return None
 
     def _are_descriptors_short(self) -> bool:
-        """The kernel compares how many the user has in flight with what the sender itself may open."""
+        """The kernel compares the user's descriptors in flight with the sender's own limit of open files."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(_ROOM_IN_FLIGHT, hard), hard))
         try:
@@ -118,7 +118,7 @@ class SharedWatch:
         return False
 
     def _are_watches_short(self) -> bool:
-        """The kernel gives a user as many as take a twenty-fifth of the memory, then none."""
+        """The kernel limits a user's watches to a twenty-fifth of the memory."""
         try:
             with select.epoll() as epoll:
                 epoll.register(self._theirs.fileno(), select.EPOLLIN)
@@ -148,7 +148,7 @@ def _holds_so_much(blamed: dict[str, int], name: str) -> bool:
 
 
 def count_held() -> dict[str, int]:
-    """How many pipes the threads here have, how many descriptors wait in their sockets, how much their epolls watch.
+    """How many pipes the threads inside hold, how many descriptors wait in their sockets, how much their epolls watch.
 
     Threads are checked, not processes: a thread can have its own table of descriptors.
     """

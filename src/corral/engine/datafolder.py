@@ -2,12 +2,12 @@
 
 The path is walked from / by directory descriptors, never through a link. Each folder on it belongs to root or to us,
 and no other user can write there, unless it is sticky like /tmp: there others can't rename or remove our files.
-The data folder itself is ours alone, and has mode 0700. So no other user can put something else in the place of any
-part of the path, neither now nor later, and the rest of the engine may use the paths below as plain texts.
+The data folder itself belongs to us, and has mode 0700. So no other user can replace any part of the path, neither now
+nor later, and the rest of the engine may use the paths below as plain strings.
 
-Earlier versions left the folder open to readers, and parts of `base/` to writers. Such a folder is closed when it is
-met; what others could have changed until then is set aside under an unused name, and the sweeper removes it
-once no running sandbox uses it.
+Earlier versions left the folder open to readers, and parts of `base/` to writers. Such a folder is made private when it
+is found; what others could have changed until then is renamed, and the sweeper removes it once no running sandbox uses
+it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pathlib import Path
 from corral.engine.errors import UnsafeFolderError, UnsupportedError
 
 FORMAT = 1
-"""Of everything in a data folder together. It grows when a version of Corral writes what the one before can't read."""
+"""The format of a whole data folder. Raised when Corral writes something that the version before can't read."""
 
 SET_ASIDE = ".old-"
 _PARTS = ("base", "disks", "layers", "packages", "runtimes", "sandboxes", "server", "snapshots", "trash")
 _SHOWN = ("base", "packages", "runtimes")
-"""Parts that sandboxes see something of."""
+"""Parts with files that sandboxes can see."""
 _LOCKS = ("founding.lock", "layers.lock", "names.lock", "trash.lock")
 _FORMAT_FILE = "format"
 _OURS = frozenset((*_PARTS, *_LOCKS, _FORMAT_FILE, "instance", "lost+found"))
@@ -41,10 +41,10 @@ def secure(path: Path | str, *, make: bool = True) -> None:
     """Check that a data folder is safe, and correct its mode if only that is wrong. With `make`, create it if missing.
 
     Raises:
-        UnsafeFolderError: others could change it, or it can't be made; the hint says what to do.
+        UnsafeFolderError: others could change it, or it can't be created; the hint says what to do.
         UnsupportedError: a newer version of Corral has written it.
     """
-    whole = str(Path(path).absolute())  # with each `..` kept: what it leads to depends on links
+    whole = str(Path(path).absolute())  # each `..` is kept: its meaning depends on links
     try:
         folder = _walk(whole, make=make)
         if folder is None:
@@ -59,9 +59,9 @@ def secure(path: Path | str, *, make: bool = True) -> None:
 
 
 def _check_format(folder: int, *, make: bool) -> None:
-    """Refuse a folder of a newer format before anything in it is read, or swept because it can't be read.
+    """Refuse a folder of a newer format before anything in it is read, or swept as unreadable.
 
-    Folders of 0.1.0 have no such file, and are of format 1.
+    Folders of 0.1.0 have no such file, and have format 1.
     """
     try:
         descriptor = os.open(_FORMAT_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -83,11 +83,11 @@ def _write_format(folder: int) -> None:
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{FORMAT}\n")
-    os.rename(unfinished, _FORMAT_FILE, src_dir_fd=folder, dst_dir_fd=folder)  # whole when it appears
+    os.rename(unfinished, _FORMAT_FILE, src_dir_fd=folder, dst_dir_fd=folder)  # complete when it appears
 
 
 def make_part(path: Path | str, name: str) -> Path:
-    """One of the folders in a data folder, made if it is missing. Raises: as `secure`."""
+    """One of the folders in a data folder, created if it is missing. Raises: as `secure`."""
     secure(path)
     part = Path(path) / name
     with contextlib.suppress(FileExistsError):
@@ -161,9 +161,9 @@ def _close(folder: int, path: str) -> None:
         return
     inside = os.open(".", _LIST, dir_fd=folder)
     try:
-        fcntl.flock(inside, fcntl.LOCK_EX)  # who comes second must not take what the first has made for old
+        fcntl.flock(inside, fcntl.LOCK_EX)  # a second process must not set aside what the first has just created
         _close_all(inside, path)
-        if not _is_closed(folder, path):  # vfat, and shares of other systems, may say yes and do nothing
+        if not _is_closed(folder, path):  # vfat and network shares may accept a mode and ignore it
             raise UnsafeFolderError(
                 f"{refused}others can read it, and its mode can't be changed on this file system", hint=_CHOOSE
             )
@@ -208,13 +208,13 @@ def _close_all(folder: int, path: str) -> None:
             try:
                 if name in _SHOWN:
                     _set_aside(part, everything=name == "base")
-                os.fchmod(part, 0o700)  # last: until then the next process starts again
+                os.fchmod(part, 0o700)  # last: if we are killed before, the next process starts again
             finally:
                 os.close(part)
 
 
 def _set_aside(part: int, *, everything: bool) -> None:
-    """What others could have changed while they could come in. Each base has a /tmp: all of them."""
+    """Rename what others could have changed. Every base has a /tmp that all can write to, so all bases."""
     everything = everything or _others_write(part, os.fstat(part))
     for name in os.listdir(part):
         if not name.startswith(SET_ASIDE) and (everything or not _is_untouched(part, name)):
@@ -244,10 +244,10 @@ def _others_write(folder: int, found: os.stat_result) -> bool:
 
 
 def _is_shared(found: os.stat_result) -> bool:
-    """Whether a group may write that has others in it.
+    """True if a group with other members may write.
 
-    Many distributions give each person a group of the same name and a umask of 0002, so that what they make is writable
-    for that group: this means no other user.
+    Many distributions give each user a group of the same name and a umask of 0002, so that new files are writable for
+    that group: this means no other user.
     """
     if not found.st_mode & 0o020:
         return False
@@ -262,8 +262,8 @@ def _is_shared(found: os.stat_result) -> bool:
 
 
 def _has_access_list(folder: int) -> bool:
-    """Whether the bits of the group stand for a list of people (see acl(5)). Through /proc: the descriptor may be one
-    of those that can't be asked."""
+    """True if the group's bits stand for an access control list (see acl(5)). Through /proc, since listxattr refuses
+    descriptors opened with O_PATH."""
     try:
         return "system.posix_acl_access" in os.listxattr(f"/proc/self/fd/{folder}")
     except (OSError, AttributeError):  # no such lists on this file system, or on this system at all

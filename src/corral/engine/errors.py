@@ -2,18 +2,18 @@
 
 EngineError
 ├── UnsupportedError      this machine can't do it; `hint` says how to get it
-│   └── UnsafeFolderError the data folder is not ours alone, or can't be made
+│   └── UnsafeFolderError other users can reach the data folder, or it can't be created
 ├── SetupError            a step of the plan failed; `step` names it
-├── GoneError             the sandbox or its process on the other side has ended
-├── ExhaustedError        this process, its user or the machine has none left of something that the engine needs
-├── ProtocolError         the other side sent something that it never should
+├── GoneError             the sandbox, or the process that was asked, has ended
+├── ExhaustedError        this process, its user or the machine has run out of a resource
+├── ProtocolError         the peer sent a malformed message
 └── RefusedError          the request itself is wrong (`code` says in what way)
 """
 
 from __future__ import annotations
 
 import errno
-from typing import Final
+from typing import Any, Final
 
 
 class EngineError(Exception):
@@ -29,11 +29,11 @@ class UnsupportedError(EngineError):
 
 
 class UnsafeFolderError(UnsupportedError):
-    """Another user could reach into the data folder or change its path, or the folder can't be made."""
+    """Another user could reach into the data folder or change its path, or the folder can't be created."""
 
 
 class SetupError(EngineError):
-    """The kernel refused a step while a sandbox was made."""
+    """The kernel refused a step while a sandbox was created."""
 
     def __init__(self, message: str, *, step: str = "", errno: int = 0, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -46,11 +46,11 @@ class GoneError(EngineError):
 
 
 class ExhaustedError(EngineError):
-    """This process is out of descriptors or memory; the other side may still be running."""
+    """This process is out of descriptors or memory; the peer may still be running."""
 
 
 def explain_shortage(error: OSError) -> ExhaustedError | None:
-    """What an error of the kernel says is used up, and what to do; None for an error of another kind."""
+    """The shortage that an error of the kernel reports, with a remedy; None for other errors."""
     if error.errno not in _SHORTAGES:
         return None
     text, hint = _SHORTAGES[error.errno]
@@ -83,3 +83,17 @@ class RefusedError(EngineError):
         super().__init__(message, hint=hint)
         self.code = code
         self.errno = errno
+
+
+def describe(error: Exception) -> dict[str, Any]:
+    """The message that carries an error to a client, where `client.check` raises it again."""
+    message = {"text": str(error), "hint": getattr(error, "hint", ""), "errno": getattr(error, "errno", 0) or 0}
+    if isinstance(error, RefusedError):
+        return {"error": error.code, **message}
+    if isinstance(error, SetupError):
+        return {"error": "setup", "step": error.step, **message}
+    if isinstance(error, GoneError):
+        return {"error": "gone", **message}
+    if isinstance(error, UnsupportedError | ExhaustedError):
+        return {"error": "unsupported", **message}
+    return {"error": "os", **message, "text": f"{type(error).__name__}: {error}"}

@@ -1,7 +1,7 @@
 """Init: PID 1 of one sandbox. Starts programs, knows their trees, reaps, and reports how each ended.
 
-One single-threaded loop. It trusts what comes over its control sockets (from the host) and nothing that comes from
-inside. It ends, and the kernel ends the whole sandbox with it, when its owner or its keeper is gone.
+One single-threaded loop. It trusts its control sockets (from the host) and nothing from inside. It exits when its owner
+or its keeper has gone, and the kernel then ends the whole sandbox.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NoReturn
 
 from corral.engine import syscalls, wire
 from corral.engine.agent.worker import serve_files
-from corral.engine.call import Call, CallRefusedError
+from corral.engine.call import Call
 from corral.engine.child import Program, program_steps
 from corral.engine.counting import LOOK_SECONDS, LockWatch, SharedWatch
-from corral.engine.errors import ExhaustedError, ProtocolError
+from corral.engine.errors import ExhaustedError, ProtocolError, RefusedError, describe
 from corral.engine.pausing import Pausing
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID, Limits
@@ -33,7 +33,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Init:
-    """The loop and what it knows."""
+    """The loop and its state."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Init:
         self._memory = MemoryWatch(stage.recipe.limits.memory_bytes) if self._soft else None
         self._locks = LockWatch(stage.locks_fd) if stage.locks_fd is not None else None
         self._shared = SharedWatch() if stage.identity.rootless else None
-        program_steps(stage, CODE_UID, CODE_GID)  # before any fork, so that no child has to work it out
-        # Whether code runs under our own uid, and can therefore stop and kill our helpers.
+        program_steps(stage, CODE_UID, CODE_GID)  # before any fork, so that no child has to plan it
+        # True if code runs under our own uid, and can therefore stop and kill our helpers.
         self._uid_shared = stage.identity.rootless
         self._spare: Spare | None = None
         self._spare_refused = False
@@ -71,7 +71,7 @@ class Init:
 
     def run(self) -> NoReturn:
         """Serve until the last client has gone."""
-        # From inside, PID 1 is only reached by signals it has a handler for: SIGCHLD alone has one, and says little.
+        # From inside, PID 1 gets only signals that it has a handler for: SIGCHLD alone, which does no harm.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -95,7 +95,7 @@ class Init:
     def _hear_host(self) -> None:
         received = wire.receive(self._host)
         if received is None:
-            os._exit(0)  # launcher or keeper is gone: so is this sandbox
+            os._exit(0)  # the launcher or keeper has gone: the sandbox ends with it
         message, descriptors = received
         operation = message.get("op")
         if operation == "detach":
@@ -114,7 +114,7 @@ class Init:
         wire.close_all(descriptors)
 
     def _stand_still(self, operation: str) -> wire.Message:
-        """While the sandbox is held, requests wait in their sockets; while it is paused they are refused."""
+        """Pause, resume, hold or release. While held, requests wait in their sockets; while paused, they fail."""
         was_held = self._pausing.held
         done = getattr(self._pausing, operation)()
         if self._pausing.held != was_held:
@@ -128,18 +128,18 @@ class Init:
         return {"ok": True}
 
     def _set_limits(self, limits: Limits) -> None:
-        """For the programs to come; the kernel's own limits have been set from outside."""
+        """Set the limits of later programs; the kernel's own limits have been set from outside."""
         self._stage.recipe = dataclasses.replace(self._stage.recipe, limits=limits)
         if self._memory is not None:
             self._memory.limit_bytes = limits.memory_bytes
         if self._spare is not None:
-            self._spare.drop()  # it has set the old ones already
+            self._spare.drop()  # it has the old limits already
             self._unfinished.add(self._spare.number)
             self._spare = None
 
     def _ensure_going(self) -> None:
         if self._pausing.paused:
-            raise CallRefusedError("paused", 0, "the sandbox is paused")
+            raise RefusedError("the sandbox is paused", code="paused")
 
     def _hear(self, control: socket.socket) -> None:
         try:
@@ -166,22 +166,18 @@ class Init:
                 self._start(Program.from_message(message, tuple(descriptors)), channel)
             elif message.get("op") == "files":
                 self._start_agent(descriptors.pop(0))
-                wire.send(channel, {"ok": True})
-                channel.close()
+                wire.answer(channel, {"ok": True})
             else:
-                wire.send(channel, self._answer(message))
-                channel.close()
-        except CallRefusedError as refusal:
-            with contextlib.suppress(OSError):
-                wire.send(channel, {"error": refusal.code, "errno": refusal.errno, "text": str(refusal)})
-            channel.close()
+                wire.answer(channel, self._answer(message))
+        except RefusedError as refusal:
+            wire.answer(channel, describe(refusal))
         except OSError:
             channel.close()  # the client is gone
         finally:
             wire.close_all(descriptors)
 
     def _answer(self, message: wire.Message) -> wire.Message:
-        """What is done at once, and needs no descriptor."""
+        """Requests that are answered at once, without descriptors."""
         operation = message.get("op")
         if operation == "ping":
             idle = time.monotonic() - self._last_use
@@ -195,11 +191,11 @@ class Init:
         return {"error": "unknown", "text": str(operation)}
 
     def _fork_ahead(self) -> None:
-        """Nothing else to do: have a child ready for the next call."""
+        """Fork a child for the next call, while there is nothing else to do."""
         try:
             self._spare = self._fork_spare()
         except OSError:
-            self._spare_refused = True  # no room for it now; the next call tries again
+            self._spare_refused = True  # no process can be created now; the next call tries again
 
     def _fork_spare(self) -> Spare:
         self._next += 1
@@ -216,7 +212,8 @@ class Init:
         try:
             call = Call.start(spare or self._fork_spare(), program, channel, oom_count=oom_count)
         except OSError as error:
-            raise CallRefusedError("fork", error.errno or 0, f"can't start a process: {error.strerror}") from error
+            text = f"can't start a process: {error.strerror}"
+            raise RefusedError(text, code="fork", errno=error.errno or 0) from error
         self._calls[call.number] = call
         self._last_use = time.monotonic()
         self._ready.watch(call.report_fd, lambda: self._hear_report(call))
@@ -225,19 +222,18 @@ class Init:
             self._ready.watch(call.status_fd, lambda: self._read_status(call))
 
     def _hear_report(self, call: Call) -> None:
-        """Its end closed by execve, the report is empty: the program runs. Otherwise it says why it does not."""
+        """The report is empty if execve closed it: the program runs. Otherwise it says why it does not."""
         self._ready.unwatch(call.report_fd)
         call.read_report()
 
     def _hear_channel(self, call: Call) -> None:
-        """The client speaks about its call, or has closed the channel, which is a cancellation."""
+        """A message of the client about its call; closing the channel cancels the call."""
         try:
             received = wire.receive(call.channel)
         except ProtocolError:
             received = None
         if received is None:
             self._ready.unwatch(call.channel.fileno())
-            call.client_gone = True
             if not call.program.outlive_client and call.reason == "":
                 self._end(call, "cancelled")
             return
@@ -291,13 +287,13 @@ class Init:
             self._spare_refused = True  # killed, perhaps out of memory: start the next one on demand
 
     def _read_status(self, call: Call) -> None:
-        """A subreaper says how its program ended, or has been killed from inside before it could."""
+        """A subreaper reports how its program ended, or was killed from inside before it could."""
         if call.ended or call.status_fd is None:
             return
         try:
             line = os.read(call.status_fd, 200).split()
         except BlockingIOError:
-            line = []  # it was killed while its program, which has not begun yet, held the other end as well
+            line = []  # it was killed while its program, not yet exec'd, held the other end as well
         self._ready.unwatch(call.status_fd)
         if len(line) == 3:
             status, cpu, peak = int(line[0]), float(line[1]), int(line[2])
@@ -310,7 +306,7 @@ class Init:
     def _finish(self, call: Call, status: int, *, cpu_seconds: float | None, peak_kib: int | None) -> None:
         oom = call.judge(status, oom_count=self.oom_count())
         if oom or call.reason in ("timeout", "cancelled"):
-            # Again: what was being born during the first time. And out of memory ends a call as a whole.
+            # Again, for processes that were being forked the first time. Out of memory ends a call as a whole.
             self._trees.kill(call.number)
         call.finish(status, cpu_seconds=cpu_seconds, peak_kib=peak_kib, trees=self._trees)
         for descriptor in (call.channel.fileno(), call.report_fd, call.status_fd):
@@ -367,12 +363,12 @@ class Init:
         if pid == 0:
             serve_files(channel_fd, self._stage)
         with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # as it does itself: whichever comes first, its group is there to be woken
-        os.close(channel_fd)  # else the end of the agent would not be noticed
+            os.setpgid(pid, pid)  # as it does itself: whichever comes first, so that its group can be signalled
+        os.close(channel_fd)  # else the host would not notice the agent's end
         self._trees.protect(pid)
 
     def _usage(self) -> wire.Message:
-        """What init can count where no cgroup does, and how full the file system is."""
+        """Usage that init can measure where no cgroup does, and the size of the files."""
         disk = os.statvfs("/")
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         memory, processes, cpu = count_processes()

@@ -1,8 +1,8 @@
 """The keeper: a separate process for each detached sandbox.
 
 It holds the sandbox, its deadline (on the monotonic clock), and its recorded programs. It is found through its socket
-in the sandbox's folder, and ends the sandbox if that folder vanishes. Any process that may open the folder may speak to
-it. It tells its version, so that a newer client can speak to an older keeper.
+in the sandbox's folder, and ends the sandbox if that folder is deleted. Any process that may open the folder may send
+it requests. It reports its version, so that a newer client can use an older keeper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from corral.engine import sweep, syscalls, wire
@@ -27,7 +26,7 @@ from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.records import Records
 from corral.engine.sampling import WALKING_SECONDS
 from corral.engine.state import LOCK_NAME, SOCKET_NAME, DataFolder, read_state, write_state
-from corral.inside.ready import Ready
+from corral.inside.ready import Loop
 
 VERSION = 2
 """2: programs are started by `record` alone; 1 had `run` as well."""
@@ -76,7 +75,7 @@ class Keeper:
         signal.signal(signal.SIGTERM, lambda *_: box.kill())
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with contextlib.suppress(OSError, ValueError):  # each recorded program and each listener needs some
+        with contextlib.suppress(OSError, ValueError):  # each recorded program and each listener needs descriptors
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._box = box
         self._data = data
@@ -85,10 +84,7 @@ class Keeper:
         self._idle_seconds = info.get("idle_seconds")
         self._last_use = time.monotonic()
         self._waiting: list[socket.socket] = []
-        self._ready = Ready()
-        self.watch, self.unwatch, self.loosen = self._ready.watch, self._ready.unwatch, self._ready.loosen
-        self._again: list[Callable[[], None]] = []
-        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._loop = Loop()
         self._looked = 0.0
         self._control, inner = wire.make_pair()
         wire.send(box.host, {"op": "control"}, (inner.fileno(),))
@@ -100,59 +96,31 @@ class Keeper:
         os.makedirs("records", mode=0o700)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(SOCKET_NAME)  # of the life before a stop
+            os.unlink(SOCKET_NAME)  # from before a stop
         self._door.bind(SOCKET_NAME)  # relative: a socket's path may have 107 bytes at most
         self._door.listen(64)
         state = read_state(box.folder) or {}
         state.pop("stopped", None)
         write_state(box.folder, {**state, "detached": True, "info": info, "keeper": os.getpid()})
-        box.keep_files = False  # from now on it lives with us, and goes with us
+        box.keep_files = False  # from now on its files are deleted when it ends
         os.chdir("/")
-        self._powers = Powers(data, watch=self.watch, unwatch=self.unwatch, stop=self._stop)
+        self._powers = Powers(data, watch=self._loop.watch, unwatch=self._loop.unwatch, stop=self._stop)
         budget = DiskBudget(min(MAX_BUDGET_BYTES, box.recipe.limits.disk_bytes))
-        self._records = Records(self, str(box.folder / "records"), self._control, self._give_up, budget=budget)
-        self.watch(self._door.fileno(), self._accept)
-        self.watch(box.pid_fd, self._ended)
+        self._records = Records(self._loop, str(box.folder / "records"), self._control, self._give_up, budget=budget)
+        self._loop.watch(self._door.fileno(), self._accept)
+        self._loop.watch(box.pid_fd, self._ended)
 
     def run(self) -> NoReturn:
         """Serve until the sandbox ends."""
         while True:
-            patience = self._patience()
-            waiting, self._again = self._again, []
-            self._ready.serve(patience)
-            # After all ready descriptors: that keeps the order of output.
-            for callback in waiting:
-                callback()
-            self._ring()
+            walking = self._box.disk_watch is not None and self._box.disk_watch.walking
+            self._loop.turn(WALKING_SECONDS if walking else _LOOK_SECONDS)
             self._look_around()
-
-    def again(self, callback: Callable[[], None]) -> None:
-        self._again.append(callback)
-
-    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
-        self._timers[key] = (moment, callback)
-
-    def cancel(self, key: object) -> None:
-        self._timers.pop(key, None)
-
-    def _patience(self) -> float:
-        if self._again:
-            return 0.0
-        now = time.monotonic()
-        walking = self._box.disk_watch is not None and self._box.disk_watch.walking
-        look = WALKING_SECONDS if walking else _LOOK_SECONDS
-        return max(0.0, min([look, *(moment - now for moment, _ in self._timers.values())]))
-
-    def _ring(self) -> None:
-        now = time.monotonic()
-        for key in [key for key, (moment, _) in self._timers.items() if moment <= now]:
-            _, callback = self._timers.pop(key)
-            callback()
 
     def _look_around(self) -> None:
         now = time.monotonic()
         if now - self._looked < WALKING_SECONDS:
-            return  # a flood of output turns the loop much faster than there is anything to see here
+            return  # a flood of output makes many more turns than there are checks to make
         self._looked = now
         over = self._deadline is not None and now >= self._deadline
         idle = self._idle_seconds is not None and now - self._last_use >= self._idle_seconds
@@ -166,7 +134,7 @@ class Keeper:
                 wire.send(self._box.host, {"op": "disk_full"}, wait=False)
 
     def _idle_inside(self) -> float:
-        """For how long no program has run inside: clients speak to init directly, and we are not told."""
+        """For how long no program has run: clients start programs through init, without us."""
         with contextlib.suppress(EngineError, OSError, TypeError, ValueError):
             with ask(self._control, {"op": "ping"}, ()) as reply:
                 answer = receive_within(reply, 2.0)
@@ -174,7 +142,7 @@ class Keeper:
         return math.inf
 
     def _folder_is_there(self) -> bool:
-        """By its lock: of a folder that was deleted, something may be left, which only root may delete."""
+        """Checked by its lock: a deleted folder may still hold files that only root may delete."""
         try:
             return os.path.samestat(os.stat(self._box.folder / LOCK_NAME), os.fstat(self._box.lock_fd))
         except OSError:
@@ -184,14 +152,13 @@ class Keeper:
         """The sandbox has ended: clean up and exit."""
         self._box.clear(self._data)
         for reply in self._waiting:
-            with contextlib.suppress(OSError):
-                wire.send(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
         with contextlib.suppress(OSError):
             sweep.empty_trash_or_leave_it(self._data)
         os._exit(0)
 
     def _give_up(self) -> None:
-        """Init has not done what it should have. One that is paused can't."""
+        """Kill the sandbox, because init has not done what it should have; a paused one can't."""
         if not self._box.paused:
             self._box.kill()
 
@@ -203,10 +170,10 @@ class Keeper:
         try:
             connection, _ = self._door.accept()
         except OSError:
-            time.sleep(_BREATH_SECONDS)  # out of descriptors: those who hold some may let go meanwhile
+            time.sleep(_BREATH_SECONDS)  # out of descriptors: clients may close some meanwhile
             return
         connection.setblocking(False)
-        self.watch(connection.fileno(), lambda: self._hear(connection))
+        self._loop.watch(connection.fileno(), lambda: self._hear(connection))
 
     def _hear(self, connection: socket.socket) -> None:
         try:
@@ -216,7 +183,7 @@ class Keeper:
         except ProtocolError:
             received = None
         if received is None:
-            self.unwatch(connection.fileno())
+            self._loop.unwatch(connection.fileno())
             connection.close()
             return
         message, descriptors = received
@@ -227,9 +194,7 @@ class Keeper:
         try:
             self._answer(message, reply)
         except (OSError, EngineError, KeyError, TypeError, ValueError) as error:
-            with contextlib.suppress(OSError):
-                wire.send(reply, {"error": "refused", "text": f"{type(error).__name__}: {error}"})
-            reply.close()
+            wire.answer(reply, {"error": "refused", "text": f"{type(error).__name__}: {error}"})
         finally:
             wire.close_all(descriptors)
 
@@ -239,29 +204,24 @@ class Keeper:
             self._waiting.append(reply)
             self._box.keep_files = False
             self._box.kill()
-            return
-        if operation == "info":
-            wire.send(reply, self._describe())
+        elif operation == "info":
+            wire.answer(reply, self._describe())
         elif operation == "control":
             ours, theirs = wire.make_pair()
-            wire.send(self._box.host, {"op": "control"}, (theirs.fileno(),))
-            theirs.close()
-            wire.send(reply, {"ok": True}, (ours.fileno(),))
-            ours.close()
+            with ours, theirs:
+                wire.send(self._box.host, {"op": "control"}, (theirs.fileno(),))
+                wire.answer(reply, {"ok": True}, (ours.fileno(),))
         elif operation in OPERATIONS:
             self._powers.answer(self._box, message, reply)
-            return
         elif operation == "usage":
-            wire.send(reply, {"ok": True, "usage": self._box.usage()})
+            wire.answer(reply, {"ok": True, "usage": self._box.usage()})
         elif operation == "record":
             self._records.answer(message, reply)
-            return
         elif operation == "deadline":
             self._deadline = _moment(message.get("seconds"))
-            wire.send(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
         else:
-            wire.send(reply, {"error": "unknown", "text": f"unknown operation {operation!r}"})
-        reply.close()
+            wire.answer(reply, {"error": "unknown", "text": f"unknown operation {operation!r}"})
 
     def _describe(self) -> wire.Message:
         left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())

@@ -1,7 +1,7 @@
-"""The launcher: the small single-threaded process that makes sandboxes for one program.
+"""The launcher: the small single-threaded process that creates sandboxes for one program.
 
 It is exec'd once over a socket pair (the program that uses Corral may have threads and gigabytes, and must not be
-forked), forks an init for each sandbox, and ends everything it made when its program goes away.
+forked), forks an init for each sandbox, and ends all its sandboxes when its program ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from corral.engine import cgroup, sweep, syscalls, wire
 from corral.engine.box import Box, Resting, Workshop, can_make_devices, make_box
 from corral.engine.client import receive_within
-from corral.engine.errors import EngineError, ExhaustedError, GoneError, ProtocolError, RefusedError, SetupError
+from corral.engine.errors import EngineError, ExhaustedError, GoneError, ProtocolError, SetupError, describe
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
@@ -50,28 +50,29 @@ class Launcher:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a helper's end is read at once
         self._ready.watch(self._wakeup, self._wake_up)
         self._leaving: list[socket.socket] | None = None
+        powers = Powers(shop.data, watch=self._ready.watch, unwatch=self._ready.unwatch, stop=_refuse_stop)
         self._operations: dict[str, Callable[[wire.Message, list[int], socket.socket], None]] = {
             "hello": self._hello,
             "create": self._create,
             "start": self._start,
+            "shutdown": self._shutdown,
+        }
+        self._box_operations: dict[str, Callable[[Box, wire.Message, socket.socket], None]] = {
             "destroy": self._destroy,
             "detach": self._detach,
             "usage": self._usage,
-            "shutdown": self._shutdown,
-            **dict.fromkeys(OPERATIONS, self._use_power),
+            **dict.fromkeys(OPERATIONS, powers.answer),
         }
-        watch, unwatch = self._ready.watch, self._ready.unwatch
-        self._powers = Powers(shop.data, watch=watch, unwatch=unwatch, stop=self._refuse_stop)
 
     def run(self) -> None:
-        """Serve until the program is gone and nothing of its sandboxes is left."""
+        """Serve until the program has ended and nothing of its sandboxes is left."""
         while self._leaving is None or self._boxes:
             self._ready.serve(self._patience())
             self._look_at_disks()
             self._reap_helpers()
         sweep.empty_trash_or_leave_it(self._shop.data)
         for answer in self._leaving:
-            self._answer(answer, {"ok": True})
+            wire.answer(answer, {"ok": True})
 
     def _wake_up(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -92,26 +93,25 @@ class Launcher:
         if not descriptors:
             return
         reply = socket.socket(fileno=descriptors.pop(0))
-        operation = self._operations.get(str(message.get("op")))
+        operation, box = str(message.get("op")), self._boxes.get(str(message.get("id")))
         try:
-            if operation is None:
-                self._answer(reply, {"error": "unknown", "text": f"unknown operation {message.get('op')!r}"})
+            if operation in self._operations:
+                self._operations[operation](message, descriptors, reply)
+            elif operation not in self._box_operations:
+                wire.answer(reply, {"error": "unknown", "text": f"unknown operation {operation!r}"})
+            elif box is None:
+                wire.answer(reply, {"error": "gone", "text": "no such sandbox"})
             else:
-                operation(message, descriptors, reply)
+                self._box_operations[operation](box, message, reply)
         except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
-            # One sandbox that dies while it is being spoken to must not take all the others along.
-            self._answer(reply, {"error": "gone", "text": f"{type(error).__name__}: {error}"})
+            # A sandbox that dies during a request must not end the others.
+            wire.answer(reply, {"error": "gone", "text": f"{type(error).__name__}: {error}"})
         finally:
             wire.close_all(descriptors)
 
-    def _answer(self, reply: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-        with contextlib.suppress(OSError):  # the client may have gone
-            wire.send(reply, message, descriptors)
-        reply.close()
-
     def _hello(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         shop = self._shop
-        self._answer(
+        wire.answer(
             reply,
             {
                 "root": shop.root,
@@ -129,15 +129,15 @@ class Launcher:
         self._make(Recipe.from_json(message["recipe"]), None, descriptors, reply)
 
     def _start(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        """Bring a stopped sandbox up again, on the files it left."""
+        """Start a stopped sandbox again, on its files."""
         folder = self._shop.data.folder(str(message["id"]))
         try:
             lock_fd = lock(folder)
         except FileNotFoundError:
-            self._answer(reply, {"error": "gone", "text": "no such sandbox"})
+            wire.answer(reply, {"error": "gone", "text": "no such sandbox"})
             return
         if lock_fd is None:
-            self._answer(reply, {"error": "held", "text": "somebody else starts or holds it"})
+            wire.answer(reply, {"error": "held", "text": "another process starts or holds it"})
             return
         try:
             store = LayerStore(self._shop.data)
@@ -147,7 +147,7 @@ class Launcher:
         except BaseException:
             os.close(lock_fd)
             raise
-        sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the life before
+        sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the stop
         renewed = {str(target): tuple(paths) for target, paths in dict(message.get("lowers", {})).items()}
         trees = tuple(Tree(t.target, renewed.get(t.target, t.lowers), t.writable) for t in recipe.trees)
         recipe = dataclasses.replace(recipe, folder=str(folder), layers=layers, trees=trees)
@@ -157,66 +157,38 @@ class Launcher:
         owner = socket.socket(fileno=descriptors.pop(0))
         try:
             box = make_box(self._shop, recipe, owner, resting=resting)
-        except SetupError as error:
-            text = {"error": "setup", "text": str(error), "hint": error.hint, "step": error.step, "errno": error.errno}
-            self._answer(reply, text)
-            return
-        except RefusedError as error:
-            self._answer(reply, {"error": error.code, "text": str(error), "hint": error.hint})
+        except FileExistsError:
+            wire.answer(reply, {"error": "exists", "text": f"there is a sandbox {recipe.sandbox_id!r} already"})
             return
         except EngineError as error:
-            self._answer(reply, {"error": "unsupported", "text": str(error), "hint": error.hint})
-            return
-        except FileExistsError:
-            self._answer(reply, {"error": "exists", "text": f"there is a sandbox {recipe.sandbox_id!r} already"})
+            wire.answer(reply, describe(error))
             return
         except OSError as error:
-            self._answer(reply, {"error": "setup", "text": f"{error.strerror or error}", "errno": error.errno or 0})
+            refused = SetupError(f"{error.strerror or error}", errno=error.errno or 0)
+            wire.answer(reply, describe(refused))
             return
         finally:
             owner.close()
             if any(self._shop.data.trash.iterdir()):
-                sweep.delete_in_background(self._shop.data)  # what an attempt that failed has left
+                sweep.delete_in_background(self._shop.data)  # leftovers of a failed attempt
         self._boxes[recipe.sandbox_id] = box
         self._ready.watch(box.pid_fd, lambda: self._bury(box))
-        self._answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
+        wire.answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
 
-    def _box(self, message: wire.Message, reply: socket.socket) -> Box | None:
-        box = self._boxes.get(str(message.get("id")))
-        if box is None:
-            self._answer(reply, {"error": "gone", "text": "no such sandbox"})
-        return box
+    def _destroy(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
+        box.waiting.append(reply)
+        box.kill()
 
-    def _destroy(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        box = self._box(message, reply)
-        if box is not None:
-            box.waiting.append(reply)
-            box.kill()
+    def _usage(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
+        wire.answer(reply, {"ok": True, "usage": box.usage()})
 
-    def _usage(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        box = self._box(message, reply)
-        if box is not None:
-            self._answer(reply, {"ok": True, "usage": box.usage()})
-
-    def _use_power(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
-        box = self._box(message, reply)
-        if box is not None:
-            self._powers.answer(box, message, reply)
-
-    def _refuse_stop(self, box: Box, reply: socket.socket) -> None:
-        """Refused: an owned sandbox ends with its owner; only one with a keeper can be stopped."""
-        self._answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
-
-    def _detach(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+    def _detach(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
         """Hand a sandbox to a keeper, a separate process that outlives the launcher."""
-        box = self._box(message, reply)
-        if box is None:
-            return
         wire.send(box.host, {"op": "detach"})
         try:
             receive_within(box.host, _INIT_SECONDS)
         except GoneError:
-            box.kill()  # all the other sandboxes wait while we do: an init that is silent is given up
+            box.kill()  # a silent init: all other sandboxes wait while we do
             raise
         pid = os.fork()
         if pid == 0:
@@ -224,7 +196,7 @@ class Launcher:
         os.waitpid(pid, 0)  # it forks once more and exits: the keeper is not our child
         self._forget(box)
         box.let_go()
-        self._answer(reply, {"ok": True})
+        wire.answer(reply, {"ok": True})
 
     def _forget(self, box: Box) -> None:
         self._ready.unwatch(box.pid_fd)
@@ -234,7 +206,7 @@ class Launcher:
         self._forget(box)
         box.clear(self._shop.data)
         for reply in box.waiting:
-            self._answer(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
         if self._leaving is None:
             sweep.delete_in_background(self._shop.data)
 
@@ -274,6 +246,11 @@ class Launcher:
                 os.waitpid(result.si_pid, os.WNOHANG)
 
 
+def _refuse_stop(box: Box, reply: socket.socket) -> None:
+    """An owned sandbox ends with its owner; only one with a keeper can be stopped."""
+    wire.answer(reply, {"error": "owned", "text": "an owned sandbox can't be stopped"})
+
+
 def hide_arguments() -> None:
     """Overwrite our argument strings: init is forked from here, and its /proc entry would show paths of the host."""
     with open("/proc/self/stat", "rb") as file:
@@ -285,7 +262,7 @@ def hide_arguments() -> None:
 
 
 def open_workshop(data_path: str) -> Workshop:
-    """Find out what this machine offers, and clear up what earlier processes left."""
+    """Find out what this machine offers, and clear up after killed processes."""
     data = DataFolder(data_path)
     data.prepare()
     root = os.geteuid() == 0
@@ -303,7 +280,7 @@ def main(client_fd: int, settings: dict[str, Any]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the program; we follow when it is gone
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program; we end after it
     os.umask(0o022)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each sandbox takes some descriptors
@@ -320,5 +297,5 @@ def main(client_fd: int, settings: dict[str, Any]) -> None:
         return
     wire.send(client, {"ready": True})
     gc.collect()
-    gc.freeze()  # what is here now is shared with every init: keep the collector from touching those pages
+    gc.freeze()  # these objects are shared with every init: keep the collector from touching their pages
     Launcher(client, shop).run()

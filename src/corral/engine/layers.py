@@ -1,23 +1,21 @@
-"""Layers and snapshots: what sandboxes have written up to some moment, kept for others to begin from.
+"""Layers and snapshots: files that sandboxes have written up to some moment, for other sandboxes to start from.
 
     layers/NAME/        layer.json, and disk or disk.img; never changed once it is there
     snapshots/ID.json   the names of its layers, uppermost first, and what a list shows of it
     layers.lock         held to create, use or drop a reference
 
-A layer is deleted when no snapshot and no sandbox names it any more, in any order. References are not counted:
-to drop one, all recorded references are read. So a killed process leaves nothing inconsistent, only
-something that the next look removes.
+A layer is deleted when no snapshot and no sandbox names it any more. References are not counted, but read from all
+snapshots and sandboxes each time; so a killed process leaves nothing inconsistent, only files that the next look
+removes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from corral.engine import sweep
 from corral.engine.datafolder import FORMAT
 from corral.engine.errors import RefusedError
 from corral.engine.recipe import Layer, Recipe
-from corral.engine.state import DataFolder, read_state, write_state
+from corral.engine.state import DataFolder, holding, read_state, write_state
 
 MAX_LAYERS = 64
 """More layers slow down every look-up of a missing file, and each is a separate mount."""
@@ -43,7 +41,7 @@ class Snapshot:
     created: float
     layers: tuple[str, ...]
     passing: str | None = None
-    """The mark of the process for whose fork it was made: it goes with that process. None: it stays."""
+    """The mark of the process for whose fork it was created: it is deleted with that process. None: it stays."""
 
 
 class LayerStore:
@@ -86,25 +84,19 @@ class LayerStore:
         return tuple(self.layer(name) for name in names)
 
     def size_bytes(self, snapshot: Snapshot) -> int | None:
-        """What the uppermost layer takes on disk; None where that would have to be added up."""
+        """The size of the uppermost layer on disk; None if that would have to be added up."""
         with contextlib.suppress(OSError, IndexError):
             return os.stat(self._data.layers / snapshot.layers[0] / "disk.img").st_blocks * 512
         return None
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[bool]:
         """While it is held, no process can create, use or drop a reference. Held briefly, never during a copy."""
-        descriptor = os.open(self._data.path / "layers.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return holding(self._data.path / "layers.lock")
 
-    # Making.
+    # Creating.
 
     def draft(self, recipe: Recipe, *, kind: str, first_uid: int | None) -> Path:
-        """A folder for a layer that is being made; our number in its name lets a sweeper know whether we live."""
+        """A folder for an unfinished layer. Our pid is in its name, so that a sweeper can see whether we live."""
         folder = self._data.layers / f".new-{os.getpid()}-{os.urandom(6).hex()}"
         folder.mkdir(mode=0o700, parents=True)
         trees = {tree.target: index for index, tree in enumerate(recipe.trees) if tree.writable}
@@ -121,7 +113,7 @@ class LayerStore:
         sandbox_id: str,
         passing: str | None = None,
     ) -> Snapshot:
-        """Make a draft a layer, and a snapshot of it and those below. Without a draft, of those alone.
+        """Turn a draft into a layer, and create a snapshot of it and the layers below; without a draft, of those alone.
 
         Raises:
             RefusedError: `name_taken`.
@@ -207,7 +199,7 @@ class LayerStore:
             return self.settle(folder, state)
 
     def roll_back(self, folder: Path, state: dict[str, Any], wanted: str) -> None:
-        """The files become those of a snapshot. Raises: as `find`."""
+        """Replace the files with those of a snapshot. Raises: as `find`."""
         state = self.settle(folder, state)
         with self.locked():
             snapshot = self.find(wanted)
@@ -218,7 +210,7 @@ class LayerStore:
 
 
 def process_mark(pid: int) -> str:
-    """A process, told apart from a later one with its number: by the moment of its start."""
+    """Identifies a process: its pid and its start time, since a later process may have the same pid."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return f"{pid}:{file.read().rpartition(b')')[2].split()[19].decode()}"  # field 22 of proc(5)
 
@@ -231,7 +223,7 @@ def _is_alive(mark: str) -> bool:
 
 
 def ensure_not_too_deep(layers: int) -> None:
-    """Whether one more may be put on so many. Raises: RefusedError (`too_deep`)."""
+    """Check that one more layer may be added. Raises: RefusedError (`too_deep`)."""
     if layers >= MAX_LAYERS:
         text = f"the sandbox has {layers} layers, which is the limit"
         raise RefusedError(text, code="too_deep", hint="copy its files into a new sandbox")

@@ -1,10 +1,10 @@
 """Pausing: every process of a sandbox but init is frozen, and continues later.
 
-With a cgroup2 leaf for each call the kernel's freezer does it, and no program can tell. Without, everything gets
-SIGSTOP, as a terminal's Ctrl-Z would do; those that were stopped before stay so afterwards.
+With a cgroup2 leaf for each call the kernel's freezer does it, and no program can notice. Without, every process gets
+SIGSTOP, as Ctrl-Z in a terminal does; those that were stopped before stay stopped afterwards.
 
-There are two ways to stand still. *Paused* is asked for by the user: requests are refused meanwhile. *Held* is for a
-moment, while files are copied: requests wait. Init itself runs on in both, and so sees its holder's end.
+*Paused* is requested by the user: requests are refused meanwhile. *Held* is for a moment, while files are copied:
+requests wait. Init itself is never frozen, and so notices its holder's end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import os
 import signal
 import time
 
-from corral.engine.trees import CgroupTrees, Trees
+from corral.engine.trees import Trees
 from corral.inside.processes import Process, list_processes
 
 _PATIENCE_SECONDS = 2.0
 
 
 class Pausing:
-    """Who stands still, and for whom."""
+    """Whether the sandbox is paused or held."""
 
     def __init__(self, trees: Trees) -> None:
         self._trees = trees
@@ -35,7 +35,7 @@ class Pausing:
         return self.paused or self.held
 
     def pause(self) -> bool:
-        """False if something could not be stopped in time: then nothing is."""
+        """Freeze it. False if a process could not be stopped in time: then none is."""
         if not self.paused:
             self._trees.end_helpers()  # the next request for files is refused instead of never answered
             if not self._stop():
@@ -50,20 +50,20 @@ class Pausing:
             self._go_on()
 
     def hold(self) -> bool:
-        """The same for a moment."""
+        """Freeze it for a moment. False as for `pause`."""
         if not self.still and not self._stop():
             return False
         self.held = True
         return True
 
     def release(self) -> None:
-        """The end of that moment."""
+        """End `hold`; a paused sandbox stays frozen."""
         self.held = False
         if not self.paused:
             self._go_on()
 
     def _stop(self) -> bool:
-        done = self._trees.freeze() if isinstance(self._trees, CgroupTrees) else None
+        done = self._trees.freeze()
         if done is None:
             done = self._stop_by_signal()
         if not done:
@@ -80,11 +80,11 @@ class Pausing:
                 return False
             time.sleep(0.001)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGSTOP)  # for those that were being born
+                os.kill(-1, signal.SIGSTOP)  # for those that were being forked
         return True
 
     def _go_on(self) -> None:
-        if isinstance(self._trees, CgroupTrees) and self._trees.thaw():
+        if self._trees.thaw():
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGCONT)
@@ -94,7 +94,7 @@ class Pausing:
 
 
 def _all_still(processes: dict[int, Process]) -> bool:
-    """Stopped, or waiting for a child that is: who has called vfork can't be stopped before that child has exec'd."""
+    """True if all are stopped. A process that called vfork stops only after its child: it may wait for that child."""
     stopped = {pid for pid, process in processes.items() if process.state in b"TtZX"}
     parents = {processes[pid].parent for pid in stopped}
     return all(

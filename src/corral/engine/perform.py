@@ -17,12 +17,12 @@ from typing import Any
 
 from corral.engine import plan, syscalls
 from corral.engine.errors import SetupError
-from corral.engine.recipe import Identity, Recipe
+from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
 from corral.engine.seccomp.install import Prepared
 from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 
 DEVICE_LAYER = "dev"
-"""Under this name the launcher hands over the device nodes it made."""
+"""The name under which the launcher passes the device nodes."""
 _MASKS = "m"
 _NO_LINKS = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH
 _ROOM_FOR_US = 1024
@@ -31,7 +31,7 @@ _STAGING = "/tmp"  # exists on every Linux; covered by our own tmpfs in our own 
 
 @dataclass(slots=True)
 class Stage:
-    """What steps need to know besides themselves."""
+    """The context in which steps are performed."""
 
     recipe: Recipe
     identity: Identity
@@ -39,7 +39,7 @@ class Stage:
     layers: dict[str, int] = field(default_factory=dict)
     """Detached mounts by short name. As root the launcher fills it; otherwise OpenLayer does."""
     private: tuple[str, ...] = ()
-    """What the host keeps from its other users, by its path inside; the launcher knows."""
+    """Paths inside of files that other users of the host may not read; found by the launcher."""
     locks_fd: int | None = None
     """The list of file locks in this PID namespace, opened before it was covered."""
     plans: dict[str, list[plan.Step]] = field(default_factory=dict)
@@ -113,8 +113,8 @@ def _make_folders(step: plan.MakeFolders, stage: Stage) -> None:
 
 
 def _overlay(step: plan.Overlay, stage: Stage) -> None:
-    # Relative names: what mountinfo shows inside is exactly this text. `volatile` spares a sync of the whole host
-    # file system at each unmount; durability is promised nowhere in a running sandbox.
+    # Relative names: mountinfo shows exactly this text inside. `volatile` avoids a sync of the whole host file system
+    # at each unmount; a running sandbox promises no durability.
     options = f"lowerdir={':'.join(step.lowers)},userxattr"
     if step.upper:
         options += f",upperdir={step.upper}/u,workdir={step.upper}/w,volatile"
@@ -172,7 +172,7 @@ def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
     try:
         for path in stage.private:
             try:
-                # What was written here before may have put a link in the way, and then hides it as well.
+                # If files written earlier put a link on this path, the original is hidden as well.
                 found = openat2(root, os.fsencode(path).lstrip(b"/"), os.O_PATH, resolve=_NO_LINKS)
             except (FileNotFoundError, NotADirectoryError):
                 continue
@@ -190,10 +190,10 @@ def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
 
 
 def make_devices(owner: int) -> int:
-    """A file system with device nodes of a sandbox's own, as a descriptor; `owner` is root inside.
+    """A file system with a sandbox's own device nodes, as a descriptor; `owner` is root inside.
 
     Raises:
-        OSError: this process may not make any. Only the host's root may, and not in every container.
+        OSError: this process may not create any. Only the host's root may, and not in every container.
     """
     options = {"mode": "0755", "size": "65536", "nr_inodes": "64", "uid": str(owner), "gid": str(owner)}
     attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
@@ -260,7 +260,6 @@ def _hostname(step: plan.Hostname, stage: Stage) -> None:
 
 
 def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
-    uid, gid = plan.CODE_IDS
     for path in step.paths:
         missing = []
         folder = os.path.dirname(path)
@@ -269,18 +268,18 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
             os.mkdir(folder, 0o755)
-            os.chown(folder, uid, gid)
+            os.chown(folder, CODE_UID, CODE_GID)
         if path.endswith("/"):
             continue
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o644)
         with os.fdopen(descriptor, "w") as file:
             file.write(stage.recipe.files[path])
-        os.chown(path, uid, gid)
+        os.chown(path, CODE_UID, CODE_GID)
 
 
 def _offer_to_oom(step: plan.OfferToOom, stage: Stage) -> None:
-    # While a process is not dumpable its file belongs to the host's root. To be dumpable for a moment is safe: whoever
-    # would look must have every capability this process still has.
+    # While a process is not dumpable, this file belongs to the host's root. Being dumpable for a moment is safe: only a
+    # process with every capability that this one still has can look into it.
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     try:
         descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
@@ -297,7 +296,7 @@ def _resource_limits(step: plan.ResourceLimits, stage: Stage) -> None:
         kind = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(kind)
         if name == "NOFILE" and hard != resource.RLIM_INFINITY:
-            # So that, with one user id, ours stays the higher: see `wire`.
+            # So that our own limit stays the higher one if the user id is shared: see `wire`.
             hard = max(hard - _ROOM_FOR_US, hard // 2)
         allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (allowed, allowed))

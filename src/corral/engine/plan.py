@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Limits, Recipe
+from corral.engine.recipe import Identity, Limits, Recipe
 
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 """Name → the kernel's numbers for it."""
@@ -18,49 +18,17 @@ DEVICE_LINKS = {
     "stderr": "/proc/self/fd/2",
     "ptmx": "pts/ptmx",
 }
-# Files of /proc that tell about the host or reach into the kernel, and that no program needs.
+# Files of /proc that reveal the host or reach into the kernel, and that no program needs.
 MASKED_FILES = (
-    "cmdline",
-    "config.gz",
-    "interrupts",
-    "iomem",
-    "ioports",
-    "kallsyms",
-    "kcore",
-    "key-users",
-    "keys",
-    "kmsg",
-    "kpagecgroup",
-    "kpagecount",
-    "kpageflags",
-    "latency_stats",
-    "modules",
-    "mtrr",
-    "pagetypeinfo",
-    "partitions",
-    "sched_debug",
-    "schedstat",
-    "slabinfo",
-    "softirqs",
-    "swaps",
-    "sysrq-trigger",
-    "timer_list",
-    "vmallocinfo",
-    "zoneinfo",
-    "buddyinfo",
-    "diskstats",
-    "dma",
-    "locks",
-    "allocinfo",
-    "cgroups",
-    "consoles",
-    "mdstat",
-    "misc",
-)
+    "cmdline", "config.gz", "interrupts", "iomem", "ioports", "kallsyms", "kcore", "key-users", "keys", "kmsg",
+    "kpagecgroup", "kpagecount", "kpageflags", "latency_stats", "modules", "mtrr", "pagetypeinfo", "partitions",
+    "sched_debug", "schedstat", "slabinfo", "softirqs", "swaps", "sysrq-trigger", "timer_list", "vmallocinfo",
+    "zoneinfo", "buddyinfo", "diskstats", "dma", "locks", "allocinfo", "cgroups", "consoles", "mdstat", "misc",
+)  # fmt: skip
 MASKED_FOLDERS = ("acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi", "sysvipc", "tty")
 READ_ONLY_FOLDERS = ("sys",)
-# Files of /proc that count what happens on the whole machine, or tell one boot of it from another, but that programs
-# expect to be there: what they read instead. A boot id is made up for each sandbox.
+# Files of /proc that count events of the whole machine, or identify its boot, but that programs expect: what they read
+# instead. Each sandbox gets a random boot id.
 RANDOM_ID = "a random id"
 _QUOTA_COUNTERS = (
     "allocated_dquots", "cache_hits", "drops", "free_dquots", "lookups", "reads", "syncs", "writes",
@@ -75,7 +43,7 @@ MADE_UP_FILES = {
     "sys/kernel/pty/nr": "0",
     "sys/kernel/random/boot_id": RANDOM_ID,
 }
-# 0 makes the kernel refuse; seccomp refuses as well. Init itself makes a mount namespace for a restricted view.
+# 0 makes the kernel refuse; seccomp refuses as well. Init itself creates a mount namespace for a restricted view.
 USER_LIMITS = {
     "max_user_namespaces": 0,
     "max_pid_namespaces": 0,
@@ -88,9 +56,7 @@ USER_LIMITS = {
     "max_inotify_instances": 128,
     "max_inotify_watches": 65536,
 }
-
-
-# Rootless, these are taken from what the host's user has, and each sandbox gets so small a part of it.
+# Rootless, these are taken from the limits of the host's user, of which each sandbox gets the part 1/SHARE.
 SHARED_LIMITS = {
     "max_inotify_instances": "fs/inotify/max_user_instances",
     "max_inotify_watches": "fs/inotify/max_user_watches",
@@ -104,7 +70,7 @@ TERMINALS = 64
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do. Its text form is what `corral doctor` and the golden tests show."""
+    """One step. `corral doctor` and the golden tests show its text form."""
 
     def __str__(self) -> str:
         words = " ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != "")
@@ -113,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class OpenLayer(Step):
-    """Take hold of a host folder before anything covers it."""
+    """Open a host folder before anything covers it."""
 
     name: str
     path: str
@@ -121,7 +87,7 @@ class OpenLayer(Step):
 
 @dataclass(frozen=True, slots=True)
 class PrivateMounts(Step):
-    """No mount made here is ever seen by the host."""
+    """The host sees no mount of this namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +97,14 @@ class OwnCgroupView(Step):
 
 @dataclass(frozen=True, slots=True)
 class Staging(Step):
-    """A small tmpfs in which the new root is put together. Layers get short names, the only ones mountinfo shows."""
+    """A small tmpfs in which the new root is built. Layers get short names, the only ones that mountinfo shows."""
 
     folders: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Attach(Step):
-    """Give a layer taken hold of earlier its short name."""
+    """Mount an opened layer under its short name."""
 
     name: str
 
@@ -172,7 +138,7 @@ class Overlay(Step):
 
 @dataclass(frozen=True, slots=True)
 class Proc(Step):
-    """A fresh /proc, other users' processes hidden."""
+    """A new /proc; processes of other users are hidden."""
 
     target: str
 
@@ -181,7 +147,7 @@ class Proc(Step):
 class LimitNamespaces(Step):
     """Limits of this user namespace and of this network namespace.
 
-    What is `shared` is taken from the host's user as well: there a sandbox gets a sixteenth of what that user has.
+    `shared` limits are also the host's user's: of those a sandbox gets a sixteenth.
     """
 
     values: tuple[tuple[str, int], ...]
@@ -191,9 +157,9 @@ class LimitNamespaces(Step):
 
 @dataclass(frozen=True, slots=True)
 class MaskProc(Step):
-    """Cover what tells about the host, with files of our own, and make /proc/sys read-only.
+    """Cover files that reveal the host with our own files, and make /proc/sys read-only.
 
-    Never with a device of the host or a file of the layers: who covers with what others can open, shares its locks.
+    Never with a device of the host or a file of the layers: others can open those, and locks on them would be shared.
     """
 
     files: tuple[str, ...]
@@ -204,7 +170,7 @@ class MaskProc(Step):
 
 @dataclass(frozen=True, slots=True)
 class CoverPrivate(Step):
-    """Cover what the host keeps from its other users in these trees: inside, owners are shifted, and root is root."""
+    """Cover files in these trees that other users of the host may not read: inside, owners are shifted."""
 
     targets: tuple[str, ...]
 
@@ -213,8 +179,8 @@ class CoverPrivate(Step):
 class Devices(Step):
     """The harmless devices, a private devpts, and the usual links.
 
-    `own` nodes are created by the launcher, in a separate file system for each sandbox. An ordinary user can't make any
-    and shows those of the host, with which locks and watches are shared.
+    `own` nodes are created by the launcher, in a separate file system for each sandbox. An ordinary user can't create
+    any and shows those of the host, with which locks and watches are shared.
     """
 
     target: str
@@ -226,14 +192,14 @@ class Devices(Step):
 
 @dataclass(frozen=True, slots=True)
 class ReadOnly(Step):
-    """No more changes to this mount."""
+    """Make this mount read-only."""
 
     target: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pivot(Step):
-    """The new root becomes /, the host's tree is let go for good."""
+    """The new root becomes /, and the host's tree is detached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +209,7 @@ class Loopback(Step):
 
 @dataclass(frozen=True, slots=True)
 class Hostname(Step):
-    """The name this machine seems to have."""
+    """The sandbox's host name."""
 
     name: str
 
@@ -267,7 +233,7 @@ class ResourceLimits(Step):
 
 @dataclass(frozen=True, slots=True)
 class OfferToOom(Step):
-    """When memory runs out, the kernel takes a program rather than init."""
+    """When memory runs out, the kernel kills a program rather than init."""
 
     score: int
 
@@ -307,11 +273,11 @@ class Filter(Step):
 
 @dataclass(frozen=True, slots=True)
 class CloseOthers(Step):
-    """Nothing but the three standard descriptors goes along."""
+    """Only the three standard descriptors stay open."""
 
 
 def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
-    """What init does to become the first process of a sandbox."""
+    """The steps by which init becomes the first process of a sandbox."""
     names, opening = _name_layers(recipe)
     earlier = tuple(layer_name(number) for number in range(len(recipe.layers)))
     opening += [OpenLayer(name, layer.folder + "/disk") for name, layer in zip(earlier, recipe.layers, strict=True)]
@@ -384,7 +350,7 @@ def plan_child(limits: Limits, *, soft_limits: bool) -> list[Step]:
 
 
 def plan_program(identity: Identity, *, uid: int, gid: int) -> list[Step]:
-    """What it does then, as its program's user, before it becomes the program."""
+    """The steps of that child before it becomes the program, as the program's user."""
     capabilities = BUILD_CAPABILITIES if uid == 0 else 0
     return [
         DropBounding(tuple(bit for bit in range(64) if (BUILD_CAPABILITIES & ~capabilities) >> bit & 1)),
@@ -403,8 +369,6 @@ def _capability_mask(*bits: int) -> int:
 # chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service: what an image build or apt needs, and
 # nothing that reaches beyond the sandbox's own user namespace.
 BUILD_CAPABILITIES = _capability_mask(0, 1, 3, 4, 5, 6, 7, 10)
-
-CODE_IDS = (CODE_UID, CODE_GID)
 
 
 def _name_layers(recipe: Recipe) -> tuple[dict[str, str], list[Step]]:

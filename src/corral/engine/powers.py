@@ -1,8 +1,8 @@
 """What the holder of a sandbox can do with it besides ending it: snapshots, pauses, other limits.
 
-The launcher and the keepers are single-threaded and serve others meanwhile, so a copy is made by a child. Whoever dies
-first, nothing stays frozen: the child thaws, its parent thaws again when the child is gone, and a sweeper thaws what
-both have left.
+The launcher and the keepers are single-threaded and serve others meanwhile, so a child makes the copy. If one of them
+is killed, nothing stays frozen: the child thaws, its parent thaws again when the child has ended, and a sweeper thaws
+if both were killed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 from corral.engine import syscalls, wire
 from corral.engine.box import Box
-from corral.engine.errors import EngineError, GoneError, RefusedError
-from corral.engine.forkreader import fork_reader
+from corral.engine.errors import EngineError, RefusedError, describe
+from corral.engine.forking import fork_reader
 from corral.engine.layers import LayerStore, ensure_not_too_deep
 from corral.engine.recipe import Limits
 from corral.engine.state import DataFolder, note_limits, read_state
@@ -34,7 +34,7 @@ Watch = Callable[[int, Callable[[], None]], None]
 
 
 class Powers:
-    """One per holder. A request that comes while a copy is made waits for its end."""
+    """One per holder. A request during a copy waits for its end."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class Powers:
                 box.ask_init({"op": operation})
                 box.paused = operation == "pause"
         except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
-            _send(reply, _refusal(error))
+            wire.answer(reply, describe(error))
         else:
-            _send(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
 
     def _begin_snapshot(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
         store = LayerStore(self._data)
@@ -106,9 +106,9 @@ class Powers:
             with contextlib.suppress(OSError, EngineError):
                 box.ask_init({"op": "release"})
         answer = json.loads(said) if said else {"error": "gone", "text": "the copy was interrupted"}
-        if not _send(reply, answer) and "snapshot" in answer:
+        if not wire.answer(reply, answer) and "snapshot" in answer:
             with contextlib.suppress(OSError, EngineError):
-                LayerStore(self._data).delete(answer["snapshot"])  # the client has gone, and will never know its id
+                LayerStore(self._data).delete(answer["snapshot"])  # the client has gone, and does not know its id
         for message, waiting in self._waiting.pop(box.pid):
             self.answer(box, message, waiting)
 
@@ -142,17 +142,14 @@ def _resize_disk(box: Box, limits: Limits) -> None:
         loop.grow(str(box.folder / "disk.img"), box.disk_fd, limits)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            text = "a disk can be enlarged, but not shrunk"
-            raise RefusedError(
-                text, code="no_such_limit", hint="snapshot it, and create a new one from that"
-            ) from error
-        hint = "stop the sandbox first"
-        text = f"this kernel can't enlarge a mounted disk: {error.strerror}"
+            text, hint = "a disk can be enlarged, but not shrunk", "snapshot it, and create a new one from that"
+        else:
+            text, hint = f"this kernel can't enlarge a mounted disk: {error.strerror}", "stop the sandbox first"
         raise RefusedError(text, code="no_such_limit", hint=hint) from error
 
 
-def _copy(box: Box, data: DataFolder, wish: wire.Message, writer: int) -> NoReturn:
-    """The child: copies, publishes, says how it went, and never comes back."""
+def _copy(box: Box, data: DataFolder, request: wire.Message, writer: int) -> NoReturn:
+    """The child: copies, publishes, reports the result, and never returns."""
     answer: wire.Message
     draft: Path | None = None
     store = LayerStore(data)
@@ -167,11 +164,11 @@ def _copy(box: Box, data: DataFolder, wish: wire.Message, writer: int) -> NoRetu
         else:
             _copy_folders(box, draft / "disk")
         below = tuple(layer.name for layer in box.recipe.layers)
-        name, passing = wish.get("name"), wish.get("passing")
+        name, passing = request.get("name"), request.get("passing")
         snapshot = store.publish(draft, below=below, name=name, sandbox_id=box.recipe.sandbox_id, passing=passing)
         answer = {"ok": True, "snapshot": snapshot.snapshot_id}
     except (OSError, EngineError) as error:
-        answer = _refusal(error)
+        answer = describe(error)
     except BaseException as error:  # noqa: BLE001 - this process must never return into its parent's loop
         answer = {"error": "fault", "text": repr(error)[:2000]}
     if "error" in answer and draft is not None:
@@ -205,23 +202,3 @@ def _copy_folders(box: Box, target: Path) -> None:
                 owner = os.stat(source / str(index))
                 os.chown(upper.parent, owner.st_uid, owner.st_gid)
             TreeCopy(str(source / str(index) / "u"), str(upper), owners=root).run()
-
-
-def _refusal(error: Exception) -> wire.Message:
-    if isinstance(error, RefusedError):
-        return {"error": error.code, "text": str(error), "hint": error.hint, "errno": error.errno}
-    if isinstance(error, GoneError):
-        return {"error": "gone", "text": str(error)}
-    number = error.errno if isinstance(error, OSError) else 0
-    return {"error": "os", "text": f"{type(error).__name__}: {error}", "errno": number or 0}
-
-
-def _send(reply: socket.socket, message: wire.Message) -> bool:
-    """True if the client got it."""
-    try:
-        wire.send(reply, message)
-    except OSError:
-        return False
-    finally:
-        reply.close()
-    return True

@@ -1,11 +1,11 @@
-"""What the host keeps from its other users in the folders that every sandbox shows, so that it can be covered.
+"""Finds the files that other users of the host may not read, in the folders that every sandbox shows, to cover them.
 
-As root, a sandbox shows the host's `/usr` with owners shifted: what is root's is root's inside, and what belongs to the
-host's user 1000 is the code's. Files that only their owner may read would then be readable inside.
+As root, a sandbox shows the host's `/usr` with owners shifted: root's files are root's inside, and those of the host's
+user 1000 are the code's. Files that only their owner may read would then be readable inside.
 
-To look at all of `/usr` takes a second, so what was found is kept: in the machine's folder of locks if there is one,
-else in the data folder. It is used for an hour and then renewed in the background; once packages were installed, it is
-renewed before the next sandbox. What is made private in between in another way is covered from then on.
+Searching all of `/usr` takes a second, so the result is cached: in the machine's folder of locks if there is one, else
+in the data folder. It is used for an hour and then renewed in the background; after packages were installed, it is
+renewed before the next sandbox. Files that become private in another way are covered after the next renewal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from corral.engine import syscalls
+from corral.engine.forking import fork_in_background
 
 FRESH_SECONDS = 3600.0
 PACKAGE_LISTS = (
@@ -29,13 +29,13 @@ PACKAGE_LISTS = (
     "/var/lib/pacman/local",
     "/lib/apk/db/installed",
 )
-"""What package managers change whenever they have installed something."""
+"""Files that package managers change whenever they install something."""
 
 
 def find_private(tree: str, kept_in: Path, package_lists: Sequence[str] = PACKAGE_LISTS) -> list[str]:
     """Paths below `tree`, relative to it, that others may not read.
 
-    Only for single-threaded processes: what is old is renewed by a child.
+    Only for single-threaded processes: an old result is renewed by a child.
     """
     file = kept_in / name_of(tree)
     found = _read(file)
@@ -43,7 +43,7 @@ def find_private(tree: str, kept_in: Path, package_lists: Sequence[str] = PACKAG
         return _renew(tree, file)
     made, entries = found
     if not 0 <= time.time() - made < FRESH_SECONDS:
-        _renew_in_background(tree, file)
+        fork_in_background(lambda: _renew(tree, file))
     return entries
 
 
@@ -51,13 +51,13 @@ def _is_installed_since(moment: float, package_lists: Sequence[str]) -> bool:
     for path in package_lists:
         with contextlib.suppress(OSError):
             changed = os.stat(path).st_mtime
-            if moment <= changed <= time.time():  # one from the future would have us look at all of it each time
+            if moment <= changed <= time.time():  # one from the future would mean a new search each time
                 return True
     return False
 
 
 def name_of(tree: str) -> str:
-    """The file in which it is written down what of a tree is private."""
+    """The name of the file that caches the private paths of a tree."""
     return f"private-{hashlib.sha256(os.fsencode(tree)).hexdigest()[:16]}.json"
 
 
@@ -96,22 +96,7 @@ def _read(file: Path) -> tuple[float, list[str]] | None:
 def _renew(tree: str, file: Path) -> list[str]:
     made, paths = time.time(), list(look_through(tree))
     draft = file.with_name(f"{file.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # no room: then it is looked for again
+    with contextlib.suppress(OSError):  # no room: then the next sandbox searches again
         draft.write_text(json.dumps({"made": made, "paths": paths}), encoding="utf-8", errors="surrogateescape")
         draft.rename(file)
     return paths
-
-
-def _renew_in_background(tree: str, file: Path) -> None:
-    try:
-        if os.fork() != 0:
-            return
-    except OSError:
-        return  # no process to be had now: another time
-    try:
-        syscalls.close_range(3)
-        with contextlib.suppress(OSError):
-            os.nice(10)
-        _renew(tree, file)
-    finally:
-        os._exit(0)

@@ -1,4 +1,4 @@
-"""What the engine is asked to make: plain frozen values, with no trace of how it is done."""
+"""What the engine is asked to create: plain frozen values."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 CODE_UID = CODE_GID = 1000
-"""Who hostile code is inside. Clients of this field expect the user `daytona` to have these ids."""
+"""The ids of the code's user. Clients expect the user `daytona` to have these."""
 
 UID_RANGE_SIZE = 65536
 BASE_FIRST_UID = 0x7FFF_0000
-"""The ids of the base on disk, as root: in a range without sandboxes and logins."""
+"""The first id of the base's files on disk, as root: in a range without sandboxes and logins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +24,14 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What a sandbox wrote up to some moment: never changed again, and shared by all that began there."""
+    """The files that a sandbox wrote up to some moment: never changed, and shared by all sandboxes on it."""
 
     name: str
     folder: str
     kind: str
     """How its files are stored: `loop` (disk.img) or `folder` (disk)."""
     first_uid: int | None
-    """Whom its files belong to on disk: the first id of a range, or None where there is one id only."""
+    """The owner of its files on disk: the first id of a range, or None if there is one id only."""
     trees: dict[str, int]
     """Target of a writable tree → its number on this disk."""
 
@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything needed to make one sandbox."""
+    """Everything needed to create one sandbox."""
 
     sandbox_id: str
     folder: str
@@ -60,10 +60,9 @@ class Recipe:
     hostname: str = "corral"
     ephemeral: bool = False
     files: dict[str, str] = field(default_factory=dict)
-    """Small text files written to the writable root before anything runs: path → content. A path that ends in
-    "/" is a folder."""
+    """Small text files that are written before anything runs: path → content. A path that ends in "/" is a folder."""
     layers: tuple[Layer, ...] = ()
-    """Between the base and what is written now, uppermost first."""
+    """Between the base and new writes, uppermost first."""
 
     def to_json(self) -> dict[str, Any]:
         """As a message."""

@@ -1,8 +1,7 @@
-"""A record on disk: framed entries in a folder, bounded, written by one and read by any number at the same time.
+"""A record on disk: framed entries in a folder, bounded, with one writer and any number of concurrent readers.
 
-The entries stand one after the other in segments, files named for the offset at which they begin; so an offset is a
-place in one of them. Notes stand in the file `notes` once more, which is never dropped. A frame that is not whole (the
-writer is at it, or was killed) is not there yet.
+The entries are in segments, files named after the offset of their first entry. Notes are also in the file `notes`,
+which is never dropped. An incomplete frame (it is being written, or the writer was killed) is ignored.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _NOTES = "notes"
 MAX_DATA_BYTES = 64 * 1024 * 1024
 MAX_NOTES_BYTES = 32 * 1024 * 1024
 MAX_BUDGET_BYTES = 256 * 1024 * 1024
-"""All that is kept of what programs of one sandbox print; less where its disk is smaller."""
+"""The most that is kept of the output of one sandbox's programs; less if its disk is smaller."""
 _BATCH_BYTES = 16 * 1024
-"""Read at a time, and so held for each reader: one that follows for a client that takes nothing holds it for long."""
+"""Read at a time, and so held in memory for each reader, for long if its client does not read."""
 _MIN_SEGMENT_BYTES, _MAX_SEGMENT_BYTES = 64 * 1024, 8 * 1024 * 1024
 
 
@@ -37,13 +36,13 @@ class Frame(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """Where the next one begins."""
+        """The offset of the next entry."""
         return self.offset + _HEADER.size + len(self.data)
 
 
 class DiskBudget:
-    """What programs of one sandbox print is kept on the host, beyond its quota, and stays within some bytes together:
-    when it is more, the largest gives up its oldest part."""
+    """Limits all records of one sandbox together, since they are on the host and not in the sandbox's quota. Above the
+    limit, the largest record drops its oldest part."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -51,7 +50,7 @@ class DiskBudget:
         self._counted: dict[RecordWriter, int] = {}
 
     def update(self, record: RecordWriter) -> None:
-        """It has grown or shrunk."""
+        """Count a record that has grown or shrunk."""
         self._count(record)
         while self._total > self.limit_bytes:
             largest = max(self._counted, key=lambda each: each.droppable_bytes)
@@ -61,12 +60,12 @@ class DiskBudget:
             self._count(largest)
 
     def takes_note(self, size: int) -> bool:
-        """Whether there is room for another note, which stays. Half of it all is for what programs print."""
+        """True if there is room for another note, which is never dropped. Half of the limit is for output."""
         kept = sum(each.stored_bytes - each.droppable_bytes for each in self._counted)
         return kept + size <= self.limit_bytes // 2
 
     def remove(self, record: RecordWriter) -> None:
-        """It is deleted."""
+        """Forget a deleted record."""
         self._total -= self._counted.pop(record, 0)
 
     def _count(self, record: RecordWriter) -> None:
@@ -76,7 +75,7 @@ class DiskBudget:
 
 
 class RecordWriter:
-    """Owned by a keeper. Nothing here fails: what the host's disk does not take is missing, as if it were dropped."""
+    """Used by a keeper. Never fails: entries that the host's disk has no room for are missing, as if dropped."""
 
     def __init__(self, folder: str, limit_bytes: int, budget: DiskBudget | None = None) -> None:
         os.makedirs(folder, mode=0o700)
@@ -94,16 +93,16 @@ class RecordWriter:
 
     @property
     def stored_bytes(self) -> int:
-        """How much of the disk it takes."""
+        """The size of all its files."""
         return self._total + self._size + self._notes_size
 
     @property
     def droppable_bytes(self) -> int:
-        """How much of that `drop_oldest` could free in the end."""
+        """How much of that `drop_oldest` can free."""
         return self._total + self._size
 
     def drop_oldest(self) -> None:
-        """Give up the oldest part of what was printed, all of it if it has one part only."""
+        """Delete the oldest segment of output."""
         if not self._segments and self._size:
             self._turn_over()
         if self._segments:
@@ -111,11 +110,11 @@ class RecordWriter:
 
     @property
     def first_offset(self) -> int:
-        """The oldest entry that is there (a note may be older)."""
+        """The offset of the oldest entry (a note may be older)."""
         return self._segments[0][0] if self._segments else self._base
 
     def append(self, kind: str, data: bytes) -> int:
-        """Write an entry; its offset."""
+        """Write an entry; returns its offset."""
         offset = self.next_offset
         frame = _HEADER.pack(offset, time.time(), len(data), _KINDS.index(kind)) + data
         self.next_offset += len(frame)
@@ -129,18 +128,18 @@ class RecordWriter:
         return offset
 
     def takes_note(self, size: int) -> bool:
-        """Whether there is room for another note, in this record and in all of the sandbox together."""
+        """True if there is room for another note, in this record and in all of the sandbox together."""
         size += _HEADER.size
         return self._notes_size + size <= MAX_NOTES_BYTES and self._budget.takes_note(size)
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close the current segment."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
     def delete(self) -> None:
-        """Remove it all."""
+        """Delete the record."""
         self.close()
         self._budget.remove(self)
         with contextlib.suppress(OSError):
@@ -163,7 +162,7 @@ class RecordWriter:
         path = os.path.join(self._folder, _NOTES)
         notes = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # In its place, over what an attempt on a full disk may have left half done.
+            # At a fixed offset: over what an earlier attempt may have left incomplete on a full disk.
             if os.pwrite(notes, frame, self._notes_size) == len(frame):
                 self._notes_size += len(frame)
         finally:
@@ -192,7 +191,7 @@ class RecordWriter:
 
 
 class RecordReader:
-    """Reads a record from an offset on, while it grows and while its oldest parts vanish."""
+    """Reads a record from an offset on, while it grows and its oldest parts are dropped."""
 
     def __init__(self, folder: Path, since: int) -> None:
         self._folder = folder
@@ -200,14 +199,14 @@ class RecordReader:
         self._file: int | None = None
         self._base = 0
         self._notes_position = 0
-        """How far the notes were read in place of entries that are dropped."""
+        """How far the notes were read in place of dropped entries."""
 
     def read(self) -> list[Frame]:
         """The next entries; empty if there are no new ones yet. Raises: FileNotFoundError if it was deleted."""
         while True:
             if self._file is None:
                 self._open()
-            # Before reading: what is then read of a segment that is finished by now is all of it.
+            # Before reading: of a segment that is complete by now, all of it is then read.
             later = [base for base in self._bases() if self._file is None or base > self._base]
             frames = self._take(self._file) if self._file is not None else []
             if frames:
@@ -215,7 +214,7 @@ class RecordReader:
                 return frames
             if not later:
                 return []
-            # On to the next segment. Of what was dropped before it, the notes are left.
+            # On to the next segment. If entries before it were dropped, their notes are left.
             self.close()
             notes = self._next_notes(later[0]) if self.offset < later[0] else []
             self.offset = notes[-1].next_offset if notes else max(self.offset, later[0])
@@ -223,7 +222,7 @@ class RecordReader:
                 return notes
 
     def _next_notes(self, before: int) -> list[Frame]:
-        """Some of the notes from our offset on and before another: all of them may be many megabytes."""
+        """Some of the notes between our offset and another: all of them may be many megabytes."""
         try:
             file = os.open(self._folder / _NOTES, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -241,7 +240,7 @@ class RecordReader:
             os.close(file)
 
     def notes(self, most_bytes: int = -1) -> list[Frame]:
-        """All notes there are, or those in the first bytes, and the end. Empty if the record is deleted."""
+        """All notes, or those in the first bytes, and the end. Empty if the record is deleted."""
         try:
             with (self._folder / _NOTES).open("rb") as file:
                 return parse(file.read(most_bytes))
@@ -249,7 +248,7 @@ class RecordReader:
             return []
 
     def close(self) -> None:
-        """Let go."""
+        """Close the open segment."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -261,7 +260,7 @@ class RecordReader:
         """The last segment that begins at the offset or before it, if there is one."""
         older = [base for base in self._bases() if base <= self.offset]
         if older:
-            with contextlib.suppress(FileNotFoundError):  # dropped at this moment: then a later one is the next
+            with contextlib.suppress(FileNotFoundError):  # dropped at this moment: the next one is read instead
                 self._file = os.open(self._folder / f"{older[-1]:020d}{_SUFFIX}", os.O_RDONLY | os.O_CLOEXEC)
                 self._base = older[-1]
 
@@ -269,7 +268,7 @@ class RecordReader:
         position = self.offset - self._base
         header = os.pread(file, _HEADER.size, position)
         if len(header) == _HEADER.size and _HEADER.unpack(header)[0] != self.offset:
-            # Not an offset that we gave: the next entry after it.
+            # Not the offset of an entry: the next entry after it.
             whole = parse(os.pread(file, os.fstat(file).st_size, 0))
             return [frame for frame in whole if frame.offset >= self.offset]
         return parse(os.pread(file, max(_BATCH_BYTES, _frame_size(header)), position))

@@ -1,7 +1,7 @@
 """Recorded programs of a detached sandbox: the keeper holds their input or terminal, and writes their records.
 
-Clients read the records from the disk themselves, and write to a program through a copy of its input that they are
-given; so a client that is slow, floods or does not read delays only itself. The keeper's own work is short.
+Clients read the records from the disk themselves, and write to a program through a copy of its input; so a client that
+is slow, floods or does not read delays only itself.
 """
 
 from __future__ import annotations
@@ -12,48 +12,27 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ProtocolError
 from corral.engine.recordfile import DiskBudget, RecordWriter
 from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
+from corral.inside.ready import Loop
 
 MAX_RECORDS = 1000
 _PAGE = 25
 _ENTRY_BYTES = 64 * 1024
 _GRACE_SECONDS = 5.0
-"""Init enforces a program's timeout. If it has not reported the end by then, the whole sandbox is killed."""
+"""Init enforces a program's timeout. If it does not report the end so much later, the whole sandbox is killed."""
 _TERMINAL_SECONDS = 0.25
-"""How long a terminal that a background program holds open is listened to after the end."""
+"""How long a terminal is read after the program's end, if a background process holds it open."""
 _TIMEOUT_CODE = 124
 
 
-class Loop(Protocol):
-    """What a keeper's loop does for others."""
-
-    def watch(self, descriptor: int, callback: Callable[[], None], *, edge: bool = False) -> None:
-        """Call back when there is something to read."""
-
-    def unwatch(self, descriptor: int) -> None:
-        """The opposite; to be called before closing."""
-
-    def loosen(self, descriptor: int) -> None:
-        """Call back once when there is something to read, and from then on only when asked so again."""
-
-    def again(self, callback: Callable[[], None]) -> None:
-        """Call back after all that is ready now had its turn."""
-
-    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
-        """Call back at a moment of the monotonic clock, unless cancelled under the same key."""
-
-    def cancel(self, key: object) -> None:
-        """Forget a timer."""
-
-
 class RecordedProgram:
-    """One of them, from its start to when it is forgotten."""
+    """A recorded program, from its start until its record is deleted."""
 
     def __init__(
         self, loop: Loop, writer: RecordWriter, *, number: int, name: str, pty: bool, give_up: Callable[[], None]
@@ -95,7 +74,7 @@ class RecordedProgram:
             self._loop.call_at(self, time.monotonic() + float(timeout) + _GRACE_SECONDS, self._give_up)
 
     def abandon(self) -> None:
-        """It was never started."""
+        """Close everything: it was never started."""
         self.running = False
         self.close_stdin(even_terminal=True)
         self._reading.close_writers()
@@ -115,10 +94,10 @@ class RecordedProgram:
             self._listen(output)
 
     def _listen(self, descriptor: int) -> None:
-        # Edge-triggered and before anything can write: that is what tells the order.
+        # Edge-triggered, and before the program can write: that keeps the order of output.
         self._loop.watch(descriptor, lambda: self._take(descriptor), edge=True)
 
-    # What it prints.
+    # Output.
 
     def _take(self, descriptor: int) -> None:
         kind = self._outputs.get(descriptor)
@@ -163,7 +142,7 @@ class RecordedProgram:
         elif self._last_words is not None:
             self._finish()
 
-    # How it goes.
+    # Reports of init.
 
     def _hear(self) -> None:
         if self._channel is None:
@@ -176,7 +155,7 @@ class RecordedProgram:
             received = None
         if received is None:
             self._stop_hearing()
-            return  # init is gone, and the sandbox with it: the keeper learns that elsewhere
+            return  # init has ended, and the sandbox with it: the keeper sees that elsewhere
         message, descriptors = received
         if message.get("ended") or "error" in message:
             wire.close_all(descriptors)
@@ -196,7 +175,7 @@ class RecordedProgram:
             os.close(terminal)
             terminal = None
         if not isinstance(pid, int) or pid < 1 or (self.pty and terminal is None):
-            self._give_up()  # an init that announces a program in a way it never should
+            self._give_up()  # malformed: init is not trusted
             return
         self.pid = pid
         self.tree = int(message["tree"]) if isinstance(message.get("tree"), int) else 0
@@ -215,9 +194,9 @@ class RecordedProgram:
         self._channel = None
 
     def _end_after_output(self) -> None:
-        """Everything written before the end has had its turn, in its order."""
+        """All output before the end has been read by now."""
         if self.pty and self.stdin_fd in self._outputs:
-            # A terminal passes its last output on a moment later; it hangs up when all of it has been read.
+            # A terminal delivers its last output a moment later, and hangs up when all of it has been read.
             self._loop.call_at(self, time.monotonic() + _TERMINAL_SECONDS, self._finish)
         else:
             self._finish()
@@ -251,10 +230,10 @@ class RecordedProgram:
         for descriptor in list(self._outputs):
             self._take(descriptor)
 
-    # What clients ask for.
+    # Requests of clients.
 
     def listen(self, since: int, reply: socket.socket) -> None:
-        """Answer as soon as there is something at or after an offset."""
+        """Answer as soon as there is an entry at or after an offset."""
         self._listeners.append(reply)
         if self.writer.next_offset > since or not self.running:
             self._tell({"ok": True})
@@ -264,27 +243,27 @@ class RecordedProgram:
         if self.running:
             self._waiters.append(reply)
         else:
-            _send_or_not(reply, {"ok": True, "end": self._end})
+            wire.answer(reply, {"ok": True, "end": self._end})
 
     def _tell(self, message: wire.Message) -> None:
         listeners, self._listeners = self._listeners, []
         for reply in listeners:
-            _send_or_not(reply, {**message, "running": self.running})
+            wire.answer(reply, {**message, "running": self.running})
 
     def tell_init(self, message: wire.Message) -> None:
-        """A word about the program, if it runs. Raises: OSError when init does not listen."""
+        """Send init a message about the program, if it runs. Raises: OSError if init does not read."""
         if self._channel is not None:
             wire.send(self._channel, message, wait=False)
 
     def kill(self) -> None:
-        """End it with all that it started; without init's help if need be."""
+        """Kill its whole tree; if init does not, the sandbox is killed."""
         if self.running:
             with contextlib.suppress(OSError):
                 self.tell_init({"op": "kill", "reason": "cancelled"})
             self._loop.call_at(self, time.monotonic() + _GRACE_SECONDS, self._give_up)
 
     def close_stdin(self, *, even_terminal: bool = False) -> None:
-        """End of input."""
+        """Close its input."""
         if self.stdin_fd is None or (self.pty and not even_terminal):
             return
         if self._outputs.pop(self.stdin_fd, None) is not None:
@@ -293,13 +272,13 @@ class RecordedProgram:
         self.stdin_fd = None
 
     def forget(self) -> None:
-        """Delete the record. What the program prints from now on goes nowhere."""
+        """Delete the record. Later output of the program is dropped."""
         self._forgotten = True
         self._tell({"error": "not_recorded", "text": self.name})
         self.writer.delete()
 
     def describe(self) -> wire.Message:
-        """What a list says of it."""
+        """The program as a list shows it."""
         return {
             "number": self.number,
             "name": self.name,
@@ -313,7 +292,7 @@ class RecordedProgram:
 
 
 class Records:
-    """All of them, by number and by name."""
+    """All recorded programs of a sandbox, by number and by name."""
 
     def __init__(
         self, loop: Loop, folder: str, control: socket.socket, give_up: Callable[[], None], *, budget: DiskBudget
@@ -327,7 +306,7 @@ class Records:
         self._last = 0
 
     def answer(self, message: wire.Message, reply: socket.socket) -> None:
-        """A request of a client. Raises: OSError, EngineError, KeyError, TypeError, ValueError for what can't be."""
+        """Answer a client. Raises: OSError, EngineError; KeyError, TypeError, ValueError for a malformed request."""
         do = message["do"]
         if do == "start":
             self._start(message, reply)
@@ -335,19 +314,19 @@ class Records:
         if do == "list":
             after = int(message["after"])
             page = [program for number, program in self._programs.items() if number > after and program.pid][:_PAGE]
-            _send(reply, {"ok": True, "records": [program.describe() for program in page]})
+            wire.answer(reply, {"ok": True, "records": [program.describe() for program in page]})
             return
         program = self._find(message)
         if program is None:
-            _send(reply, {"error": "not_recorded", "text": "there is none of that name"})
+            wire.answer(reply, {"error": "not_recorded", "text": "no recorded program of that name"})
         elif do == "find":
-            _send(reply, {"ok": True, **program.describe()})
+            wire.answer(reply, {"ok": True, **program.describe()})
         elif do == "listen":
             program.listen(int(message["since"]), reply)
         elif do == "wait":
             program.wait(reply)
         elif do == "stdin":
-            _send(reply, {"ok": True}, () if program.stdin_fd is None else (program.stdin_fd,))
+            wire.answer(reply, {"ok": True}, () if program.stdin_fd is None else (program.stdin_fd,))
         elif do == "end_rest":
             # Init answers the client itself: the keeper never waits for a process inside.
             wire.send(self._control, {"op": "end_rest", "tree": program.tree}, (reply.fileno(),))
@@ -356,7 +335,7 @@ class Records:
             self._note(program, str(message["data"]).encode("latin-1"), reply)
         else:
             self._act(program, message)
-            _send(reply, {"ok": True})
+            wire.answer(reply, {"ok": True})
 
     def _act(self, program: RecordedProgram, message: wire.Message) -> None:
         do = message["do"]
@@ -381,14 +360,14 @@ class Records:
     def _start(self, message: wire.Message, reply: socket.socket) -> None:
         name = str(message["name"])
         if any(program.name == name for program in self._programs.values()):
-            _send(reply, {"error": "name_taken", "text": name})
+            wire.answer(reply, {"error": "name_taken", "text": name})
             return
         if len(self._programs) >= MAX_RECORDS:
-            _send(reply, {"error": "too_many", "text": f"there are {MAX_RECORDS} recorded programs: forget some"})
+            wire.answer(reply, {"error": "too_many", "text": f"there are {MAX_RECORDS} recorded programs: forget some"})
             return
         note = None if message.get("note") is None else str(message["note"]).encode("latin-1")
         if note is not None and not self._budget.takes_note(len(note)):
-            _send(reply, {"error": "too_many", "text": "there are too many notes in the records of this sandbox"})
+            wire.answer(reply, {"error": "too_many", "text": "there are too many notes in the records of this sandbox"})
             return
         self._last += 1
         folder, limit = os.path.join(self._folder, str(self._last)), max(1, int(message["limit"]))
@@ -404,9 +383,7 @@ class Records:
             if "error" in answer:
                 self._programs.pop(program.number, None)
                 program.forget()
-            try:
-                _send(reply, {**answer, **program.describe()})
-            except OSError:
+            if not wire.answer(reply, {**answer, **program.describe()}):
                 program.kill()
                 self._programs.pop(program.number, None)
                 program.forget()
@@ -425,28 +402,15 @@ class Records:
     @staticmethod
     def _note(program: RecordedProgram, data: bytes, reply: socket.socket) -> None:
         if not program.running:
-            _send(reply, {"error": "ended", "text": "the program has ended, and its record was deleted"})
+            wire.answer(reply, {"error": "ended", "text": "the program has ended, and its record was deleted"})
         elif not program.writer.takes_note(len(data)):
-            _send(reply, {"error": "too_many", "text": "too many notes in this record"})
+            wire.answer(reply, {"error": "too_many", "text": "too many notes in this record"})
         else:
-            _send(reply, {"ok": True, "offset": program.append("note", data)})
-
-
-def _send(reply: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-    """Send an answer. Never waits for a client that does not read."""
-    try:
-        wire.send(reply, message, descriptors, wait=False)
-    finally:
-        reply.close()
-
-
-def _send_or_not(reply: socket.socket, message: wire.Message) -> None:
-    with contextlib.suppress(OSError):  # it listens no more
-        _send(reply, message)
+            wire.answer(reply, {"ok": True, "offset": program.append("note", data)})
 
 
 def _describe_end(message: wire.Message) -> dict[str, Any]:
-    """Init's report for the record, taken apart with care: init is not trusted."""
+    """Init's report for the record. Any part of it may be malformed: init is not trusted."""
     with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
         reason = str(message["reason"])[:20]
         usage = message["usage"]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from corral.engine import syscalls
-from corral.engine.forkreader import fork_reader
+from corral.engine.forking import fork_reader
 from corral.inside.nolinks import open_file
 
 ENTRIES_PER_LOOK = 500
@@ -27,7 +27,7 @@ _ANSWER_BYTES = 4096
 class DiskWatch:
     """Walks one sandbox's uppers again and again. Soft: between two rounds more can be written.
 
-    A round that meets a folder which our user may not read is made again by a child that may (`fork_reader`).
+    If our user may not read one of the folders, a child that may repeats the round (`fork_reader`).
     """
 
     def __init__(self, path: str, limit_bytes: int, limit_inodes: int) -> None:
@@ -41,10 +41,10 @@ class DiskWatch:
         self._hidden = False
         self._scan: Iterator[int] | None = None
         self._answer: int | None = None
-        """The pipe of the child that makes this round."""
+        """The pipe of the child that does this round."""
         self.used_bytes = 0
         self.looked = 0.0
-        """When, so that several can take turns."""
+        """The time of the last look, so that several watches can take turns."""
 
     @property
     def walking(self) -> bool:
@@ -52,11 +52,11 @@ class DiskWatch:
         return self._scan is not None or bool(self._stack) or self._answer is not None
 
     def is_due(self, now: float) -> bool:
-        """Whether a look would do anything."""
+        """True if it is time for a look."""
         return self.walking or now >= self._next_round
 
     def close(self) -> None:
-        """Let go of the folder that is being read, and of the child that reads. Idempotent."""
+        """Close the folder that is being read, and stop the child that reads. Idempotent."""
         self._stack, self._scan = [], None
         if self._answer is not None:
             os.close(self._answer)
@@ -81,7 +81,7 @@ class DiskWatch:
                 return
             raise
         except OSError as error:
-            # What can't be measured counts as too much, except a folder that was replaced by a link meanwhile.
+            # An unmeasurable folder counts as too much, unless it was replaced by a link meanwhile.
             self._hidden = self._hidden or error.errno != errno.ELOOP
             return
         try:
@@ -99,7 +99,7 @@ class DiskWatch:
         self._stack.append(folder)
         self._stack_bytes += len(folder)
         if self._stack_bytes > _STACK_BYTES:
-            self._hidden = True  # such a tree has no other purpose than to hide
+            self._hidden = True  # such a tree has no other purpose than to hide its size
 
     def look(self, now: float) -> bool:
         """Walk on; True when the limit has been passed."""
@@ -134,7 +134,7 @@ class DiskWatch:
                 folder = self._stack.pop()
                 self._stack_bytes -= len(folder)
                 self._scan = self._read(folder)
-            steps -= 1  # to open an empty folder is work too
+            steps -= 1  # opening an empty folder is work too
             if next(self._scan, None) is None:
                 self._scan = None
             else:
@@ -144,7 +144,7 @@ class DiskWatch:
         return self._hidden or self._bytes > self._limit_bytes or self._inodes > self._limit_inodes
 
     def _ask_child(self) -> None:
-        """Have the whole round made by a child. Not the locked folder alone: its mode may change at any moment."""
+        """Have a child do the whole round. Not the locked folder alone: its mode may change at any moment."""
         self.close()
         try:
             self._answer = fork_reader(self._be_child)
@@ -159,7 +159,7 @@ class DiskWatch:
             self._begin()
             while self.walking and not self._is_over():
                 self._walk()
-                time.sleep(WALKING_SECONDS)  # many sandboxes with such folders must not take the host's processors
+                time.sleep(WALKING_SECONDS)  # many sandboxes with such folders must not use up the host's processors
             os.write(writer, json.dumps([self._bytes, self._inodes, self._hidden]).encode())
         finally:
             os._exit(0)  # it must never return into its parent's loop
@@ -183,10 +183,10 @@ def next_in_turn(watches: Iterable[DiskWatch], now: float) -> DiskWatch | None:
 
 
 def open_deep(root: str, relative: bytes) -> int:
-    """Open a folder below another, by links never, and however long its path is."""
+    """Open a folder below another, without following links; its path may be of any length."""
     return open_file(root, os.fsdecode(relative).split("/"), os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _is_overlay_work(folder: bytes) -> bool:
     """The kernel's own folder in each overlay (N/w/work), which no user may read and nothing inside can reach."""
-    return folder.count(b"/") == 2 and folder.endswith(b"/w/work")  # by its place: the code may make others so named
+    return folder.count(b"/") == 2 and folder.endswith(b"/w/work")  # by its depth: the code may use that name too

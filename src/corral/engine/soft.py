@@ -1,6 +1,6 @@
-"""Memory without a cgroup: init adds up what its processes hold, and ends the largest when it is too much.
+"""Memory without a cgroup: init adds up the memory of its processes, and kills the largest if it is too much.
 
-This is a soft limit, and reported as such: between two looks a program can hold more.
+This is a soft limit, and reported as such: between two looks a program can use more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MemoryWatch:
         self._next_look = now + 0.1
         if sum(resident_bytes().values()) <= self.limit_bytes:
             return
-        # Pages shared after fork were counted more than once: look again, exactly, before doing harm.
+        # Pages shared after fork were counted more than once: measure exactly before killing anything.
         held = proportional_bytes()
         if not held or sum(held.values()) <= self.limit_bytes:
             return
@@ -40,7 +40,7 @@ class MemoryWatch:
 
 
 def count_processes() -> tuple[int, int, float]:
-    """Memory, number and CPU seconds of the processes that live now, init left out."""
+    """Memory, number and CPU seconds of the living processes, without init."""
     ticks, count = 0, 0
     for pid in _pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -72,7 +72,7 @@ def proportional_bytes() -> dict[int, int]:
 
 
 def _kib(pid: int, file: str, names: tuple[bytes, ...]) -> list[int]:
-    """The sizes that the kernel gives in KiB under these names, as bytes. Threads share their memory: one says it."""
+    """The sizes of these names, in bytes. Threads share their memory: any of them shows it."""
     sizes = _read_kib(f"/proc/{pid}/{file}", names)
     if not sizes:
         others = (_read_kib(f"{folder}/{file}", names) for folder in thread_folders(pid))

@@ -1,7 +1,7 @@
 """A spare: a child that init forks ahead, when it has nothing else to do, and that waits for its program.
 
-Forking Python and setting limits takes longer than most programs run; a spare has that behind it. It is still init's
-own code under init's own uid, so nothing inside can reach it before it becomes a program (rootless, where the uid is
+Forking Python and setting limits takes longer than most programs run; a spare has done that already. It is init's own
+code under init's own uid, so nothing inside can reach it before it becomes a program (rootless, where the uid is
 shared, the code could kill it: then the next call simply forks).
 """
 
@@ -31,11 +31,7 @@ class Spare:
 
     @classmethod
     def fork(cls, number: int, stage: Stage, trees: Trees, *, soft_limits: bool) -> Spare:
-        """Fork one into the tree `number`.
-
-        Raises:
-            OSError: no process can be made now.
-        """
+        """Fork one into the tree `number`. Raises: OSError if no process can be created now."""
         report_reader, report_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         door, inner = wire.make_pair()
 
@@ -75,7 +71,7 @@ class Spare:
 
 def _wait_for_program(door: socket.socket, stage: Stage, report_fd: int, *, soft_limits: bool) -> NoReturn:
     try:
-        # Close all descriptors of init: a terminal or a channel would never seem closed otherwise.
+        # Close all descriptors of init: otherwise a terminal or a channel would never be closed.
         syscalls.close_all_but((0, 1, 2, door.fileno(), report_fd))
         prepare_child(stage, soft_limits=soft_limits)
         received = wire.receive(door)

@@ -4,17 +4,17 @@ A data folder holds:
 
     format              the number of the format of everything here; a newer one is refused
     instance            a random name that marks this folder's cgroups
-    base/FORMAT-HASH/   the made-up part of the system (never changed once made)
+    base/FORMAT-HASH/   the generated part of the system (never changed)
     sandboxes/ID/       lock, state.json, disk or disk.img, keeper.sock, logs/
-    layers/, snapshots/ what sandboxes had written at some moment (see `layers.py`)
+    layers/, snapshots/ files that sandboxes had written at some moment (see `layers.py`)
     trash/              what is being deleted
     disks/, packages/, runtimes/, server/
 
-It is its owner's alone, and so is each folder in it: mode 0700 (see `datafolder.py`).
+It is private to its owner, and so is each folder in it: mode 0700 (see `datafolder.py`).
 
-A sandbox lives as long as a process holds the lock of its folder: the kernel releases it when that process dies, in
-any way. `state.json` is written before the first kernel object exists. One whose state says `stopped` has no life
-to end: its files stay until it is started or deleted.
+A sandbox lives as long as a process holds the lock of its folder, which the kernel releases when that process dies.
+`state.json` is written before the first kernel object exists. The files of a sandbox whose state says `stopped` stay
+until it is started or deleted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from corral.engine.datafolder import FORMAT, secure
 
 LOCK_NAME = "lock"
 SOCKET_NAME = "keeper.sock"
-"""Where a keeper listens, in its sandbox's folder."""
+"""The keeper's socket, in its sandbox's folder."""
 
 
 class DataFolder:
@@ -45,15 +45,17 @@ class DataFolder:
         self.snapshots = self.path / "snapshots"
         self.trash = self.path / "trash"
         self.trash_lock = self.path / "trash.lock"
+        self._founding = self.path / "founding.lock"
+        """Held by all who create a sandbox's folder together; alone by one who sweeps unfinished folders."""
 
     def prepare(self) -> None:
-        """Make what is missing. Raises: UnsafeFolderError, others could reach into it."""
+        """Create missing folders. Raises: UnsafeFolderError if others could reach into it."""
         secure(self.path)
         for folder in (self.sandboxes, self.layers, self.snapshots, self.trash):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def instance(self) -> str:
-        """The name that marks what is ours."""
+        """The name that marks this folder's cgroups."""
         path = self.path / "instance"
         if not path.exists() or not path.stat().st_size:
             unfinished = self.path / f".instance-{os.getpid()}-{os.urandom(4).hex()}"
@@ -62,7 +64,7 @@ class DataFolder:
                 if not path.stat().st_size:
                     path.unlink()  # its writer was killed
             with contextlib.suppress(FileExistsError):
-                os.link(unfinished, path)  # whole when it appears, and only once
+                os.link(unfinished, path)  # complete when it appears, and only once
             unfinished.unlink()
         return path.read_text().strip()
 
@@ -71,26 +73,26 @@ class DataFolder:
         return self.sandboxes / sandbox_id
 
     def ids(self) -> list[str]:
-        """All sandboxes that left a trace."""
+        """All sandboxes that have a folder."""
         entries = (entry for entry in self.sandboxes.iterdir() if entry.is_dir())
         return sorted(entry.name for entry in entries if not entry.name.startswith("."))
 
     def found(self, sandbox_id: str, state: dict[str, Any]) -> tuple[Path, int]:
-        """Make a sandbox's folder with its state, already locked when it appears under its name.
+        """Create a sandbox's folder with its state, already locked when it appears under its name.
 
         Raises:
-            FileExistsError: there is one of that name.
+            FileExistsError: a sandbox with that id exists.
         """
         final = self.folder(sandbox_id)
         if final.exists():
             raise FileExistsError(sandbox_id)
         unfinished = self.sandboxes / f".new-{sandbox_id}"
         descriptor: int | None = None
-        with self._founding(fcntl.LOCK_SH):
+        with holding(self._founding, fcntl.LOCK_SH):
             unfinished.mkdir(mode=0o700)
             try:
                 descriptor = lock(unfinished)
-                assert descriptor is not None  # sweepers keep away while we found
+                assert descriptor is not None  # sweepers keep away while we hold `_founding`
                 write_state(unfinished, state)
                 unfinished.rename(final)
             except BaseException:
@@ -100,28 +102,29 @@ class DataFolder:
                 raise
         return final, descriptor
 
-    @contextlib.contextmanager
-    def _founding(self, mode: int) -> Iterator[bool]:
-        """Founders hold it together, a sweeper of unfinished folders alone; gives whether it was had."""
-        descriptor = os.open(self.path / "founding.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, mode)
-            had = True
-        except BlockingIOError:
-            had = False
-        try:
-            yield had
-        finally:
-            os.close(descriptor)
-
     def unfinished(self) -> list[Path]:
-        """Folders that were being founded by processes that are dead."""
-        with self._founding(fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
+        """Folders that dead processes were creating."""
+        with holding(self._founding, fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
             return list(self.sandboxes.glob(".new-*")) if alone else []
 
 
+@contextlib.contextmanager
+def holding(path: Path, mode: int = fcntl.LOCK_EX) -> Iterator[bool]:
+    """Hold a lock file; yields False if it is taken and `mode` has LOCK_NB."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, mode)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
 def lock(folder: Path) -> int | None:
-    """Hold a sandbox's folder; None if another process does.
+    """Lock a sandbox's folder; None if another process holds it.
 
     Raises:
         OSError: the folder does not exist, or was moved away before it was locked.
@@ -130,7 +133,7 @@ def lock(folder: Path) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its holder may have moved it to the trash after it was opened, and let go: then nothing of that name is ours.
+        # Its holder may have moved it to the trash after it was opened, and released it.
         if not os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
     except BlockingIOError:
@@ -167,7 +170,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 
 
 def dead_folders(data: DataFolder) -> Iterator[tuple[Path, int]]:
-    """Folders whose holder is gone, each with its lock now held by us."""
+    """Folders whose holder has ended, each with its lock, which we hold now."""
     for folder in (*(data.folder(sandbox_id) for sandbox_id in data.ids()), *data.unfinished()):
         with contextlib.suppress(OSError):
             descriptor = lock(folder)

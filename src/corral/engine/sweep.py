@@ -1,4 +1,4 @@
-"""Clearing up: what a killed process left behind, and what is deleted in the background."""
+"""Clears up after killed processes, and deletes files in the background."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from corral.engine import base, cgroup, syscalls
+from corral.engine import base, cgroup
 from corral.engine.datafolder import SET_ASIDE
+from corral.engine.forking import fork_in_background
 from corral.engine.state import DataFolder, dead_folders, is_held, read_state
 from corral.engine.storage import loop
 from corral.inside.files import remove_tree
@@ -20,7 +21,7 @@ PATIENCE_SECONDS = 2.0
 
 
 def sweep(data: DataFolder) -> list[str]:
-    """Clear up every sandbox whose holder is dead, to the last file; the ids that were removed."""
+    """Clean up every sandbox whose holder is dead, and delete its files; returns the ids."""
     removed = discard_dead(data)
     empty_trash(data)
     return removed
@@ -34,12 +35,12 @@ def discard_dead(data: DataFolder) -> list[str]:
             state = read_state(folder) or {}
             if state.get("kept"):
                 continue
-            loop.thaw_left_over(str(folder / "disk.img"))  # who waits for a frozen disk can't die
+            loop.thaw_left_over(str(folder / "disk.img"))  # a process that waits for a frozen disk can't die
             groups = state.get("cgroups")
             if isinstance(groups, list) and cgroup.remove([str(path) for path in groups]):
-                continue  # something in it does not die yet: the next sweep tries again
+                continue  # a process in it has not died yet: the next sweep tries again
             if state.get("stopped"):
-                continue  # it is stopped
+                continue
             discard(data, folder)
             removed.append(folder.name)
         finally:
@@ -51,7 +52,7 @@ def discard_dead(data: DataFolder) -> list[str]:
 
 
 def _remove_unfinished(data: DataFolder) -> None:
-    """What a killed process was making: its number is in the name."""
+    """Delete unfinished files of killed processes: the pid is in the name."""
     for pattern in ("base/.new-*-*", "packages/.new-*-*", "layers/.new-*-*", "snapshots/.new-*-*", "disks/*.img.*"):
         for path in data.path.glob(pattern):
             maker = path.name.split("-")[1] if path.name.startswith(".new-") else path.name.rpartition(".")[2]
@@ -76,7 +77,7 @@ def _discard_old(data: DataFolder) -> None:
 
 
 def _find_old(data: DataFolder) -> Iterator[tuple[Path, str]]:
-    """Each with the path that it had when sandboxes were made on it."""
+    """Each with the path that it had when sandboxes were created on it."""
     for path in (path for part in (base.FOLDER, "packages", "runtimes") for path in data.path.glob(f"{part}/*")):
         if path.name.startswith(SET_ASIDE):
             yield path, str(path.parent / path.name.removeprefix(SET_ASIDE).rpartition("-")[0])
@@ -85,15 +86,15 @@ def _find_old(data: DataFolder) -> Iterator[tuple[Path, str]]:
 
 
 def discard(data: DataFolder, folder: Path) -> None:
-    """Out of sight at once; the deletion itself may take its time."""
+    """Move a file or folder to the trash, which is emptied later."""
     with contextlib.suppress(FileNotFoundError):
         folder.rename(data.trash / f"{folder.name}.{os.getpid()}.{os.urandom(3).hex()}")
 
 
 def empty_trash(data: DataFolder, *, patience_seconds: float | None = None) -> bool:
-    """Delete discarded files, however deep or odd. False if another process was busy with it for too long.
+    """Delete discarded files. False if another process was busy with it for too long.
 
-    One at a time: two that delete the same tree take it from under each other's feet, and both would give up.
+    One process at a time: two that delete the same tree would both fail.
     """
     descriptor = os.open(data.trash_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -124,46 +125,34 @@ def _lock_within(descriptor: int, seconds: float | None) -> bool:
 
 
 def empty_trash_or_leave_it(data: DataFolder) -> None:
-    """At the end of a process: empty the trash, or fork a process that does so when the others are done."""
+    """At the end of a process: empty the trash, or fork a process that does so when others are done with it."""
     if not empty_trash(data, patience_seconds=PATIENCE_SECONDS):
         delete_in_background(data)
 
 
 def delete(path: str) -> None:
-    """A file, or a folder with all its content."""
+    """Delete a file, or a folder with its content."""
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
         return
-    # What the code made unreadable for itself is unreadable for an ordinary user too.
+    # For an ordinary user, folders that the code has locked are locked too.
     remove_tree(path, unlock=os.geteuid() != 0)
 
 
-def delete_in_background(data: DataFolder) -> int:
+def delete_in_background(data: DataFolder) -> None:
     """Fork a process that empties the trash. Only for the single-threaded launcher and keeper."""
-    try:
-        pid = os.fork()
-    except OSError:
-        return 0  # no process to be had now: the trash is emptied another time
-    if pid == 0:
-        try:
-            syscalls.close_range(3)
-            with contextlib.suppress(OSError):
-                os.nice(10)
-            empty_trash(data)
-        finally:
-            os._exit(0)
-    return pid
+    fork_in_background(lambda: empty_trash(data))
 
 
 def _remove_stale_groups(data: DataFolder) -> None:
-    """Groups with our mark whose sandbox has no folder any more."""
+    """Remove groups with our mark whose sandbox has no folder any more."""
     try:
         hierarchy = cgroup.detect()
     except OSError:
         return
     mark = f"corral-{data.instance()}-"
     bases = [base for base in {hierarchy.unified, *hierarchy.v1.values()} if base is not None and base.is_dir()]
-    # The groups first, then the ids: a sandbox that is being made meanwhile has its folder before its groups.
+    # The groups first, then the ids: a sandbox that is being created has its folder before its groups.
     groups = [entry for base in bases for entry in base.iterdir()]
     known = set(data.ids())
     for entry in groups:

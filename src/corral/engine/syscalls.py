@@ -25,8 +25,8 @@ _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_u
 _libc.setfsuid.argtypes = _libc.setfsgid.argtypes = (ctypes.c_uint,)
 
 _OLD_NUMBERS: Final = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "kcmp": 312, "renameat2": 316},
-    "aarch64": {"pivot_root": 41, "capset": 91, "kcmp": 272, "renameat2": 276},
+    "x86_64": {"pivot_root": 155, "capset": 126, "kcmp": 312},
+    "aarch64": {"pivot_root": 41, "capset": 91, "kcmp": 272},
 }
 _NR_OPEN_TREE, _NR_MOVE_MOUNT, _NR_FSOPEN, _NR_FSCONFIG, _NR_FSMOUNT = 428, 429, 430, 431, 432
 _NR_CLONE3, _NR_CLOSE_RANGE, _NR_MOUNT_SETATTR = 435, 436, 442
@@ -34,28 +34,26 @@ _NR_LANDLOCK_CREATE, _NR_LANDLOCK_RESTRICT = 444, 446
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
-CLONE_PIDFD, CLONE_INTO_CGROUP = 0x00001000, 0x200000000
+CLONE_INTO_CGROUP = 0x200000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
-MS_BIND, MS_REC, MS_PRIVATE, MS_SLAVE = 4096, 16384, 1 << 18, 1 << 19
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
-AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
-MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
+AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
+MOVE_MOUNT_F_EMPTY_PATH = 0x04
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 0x1, 0x2, 0x4, 0x8
 MOUNT_ATTR_IDMAP = 0x00100000
 FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 0, 1, 6
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_KEEPCAPS, PR_SET_NAME = 1, 4, 8, 15
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
 PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_CHILD_SUBREAPER = 24, 28, 36
 PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECBIT_NO_SETUID_FIXUP = 1 << 2
 
 _KCMP_FILES: Final = 2
-
-
 _MACHINE: Final = platform.machine()
 
 
@@ -186,7 +184,7 @@ _CAPABILITY_HEADER: Final = struct.pack("=II", 0x20080522, 0)
 
 
 def share_descriptors(thread: int, other: int) -> bool:
-    """Whether two threads have the same table of descriptors. Raises: OSError, also where the kernel has no kcmp."""
+    """True if two threads have the same table of descriptors. Raises: OSError, also if the kernel has no kcmp."""
     return _raw(_number("kcmp"), thread, other, _KCMP_FILES, 0, 0, what="kcmp") == 0
 
 
@@ -201,7 +199,7 @@ def set_file_identity(uid: int, gid: int) -> None:
     """Act on files as this user, with a process that this user can't signal."""
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
-    # setfsuid reports no error; asking again with an impossible id answers the current one.
+    # setfsuid reports no error, but a call with an impossible id returns the current one.
     if _libc.setfsuid(0xFFFFFFFF) != uid or _libc.setfsgid(0xFFFFFFFF) != gid:
         raise PermissionError(errno.EPERM, "setfsuid was refused")
 
@@ -209,7 +207,7 @@ def set_file_identity(uid: int, gid: int) -> None:
 def forbid_looking_at_others() -> None:
     """Landlock: this process and its children can no longer reach into processes that are not theirs.
 
-    A ruleset that forbids next to nothing suffices: whoever is in a Landlock domain may only trace, and look through
+    A ruleset that forbids next to nothing suffices: a process in a Landlock domain may only trace, and use
     /proc/PID/root of, processes of the same domain.
     """
     make_block_device = 1 << 10

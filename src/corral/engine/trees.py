@@ -1,11 +1,12 @@
-"""Which processes belong to one call, and how all of them are ended: two ways behind one interface.
+"""The processes of each call, and how all of them are ended: two implementations of one interface.
 
-`CgroupTrees`: a cgroup2 leaf per call, born into it, ended by one write. `ReaperTrees`: where no cgroup can be made, a
-child subreaper per call under which every orphan of the call comes to lie.
+`CgroupTrees`: a cgroup2 leaf per call, in which the program is started, ended by one write. `ReaperTrees`: where no
+cgroup can be created, a child subreaper per call, which becomes the parent of all its orphans.
 """
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import errno
 import os
@@ -14,7 +15,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NamedTuple, NoReturn
 
 from corral.engine import syscalls
 from corral.inside.processes import list_processes
@@ -23,13 +24,13 @@ from corral.inside.trees import find_below, reap_all
 Become = Callable[[], NoReturn]
 
 _FIRST_WORD_SECONDS = 2.0
-"""How long a subreaper may take to begin, where the code can stop it. Then the call is refused."""
+"""How long a subreaper may take to start, since the code may stop it. Then the call is refused."""
 _FREEZE_SECONDS = 2.0
-"""How long processes may take to stand still: one that waits for a disk can't before it has what it waits for."""
+"""How long processes may take to freeze: one that waits for a disk can't freeze before it has its data."""
 _BORN_SECONDS = 1.0
-"""For how long after a kill we look for children that were born stopped."""
+"""For how long after a kill we look for children that were forked in the stopped state."""
 _BORN_FAULTS = 8
-"""A process that has run at all has faulted in more pages than this."""
+"""A process that has run has more page faults than this."""
 
 
 class Started(NamedTuple):
@@ -40,37 +41,55 @@ class Started(NamedTuple):
     status_fd: int | None
 
 
-class Trees(Protocol):
+class Trees(abc.ABC):
     """The process trees of a sandbox, by number."""
 
+    def __init__(self) -> None:
+        self._helpers: set[int] = set()
+
+    @abc.abstractmethod
     def start(self, number: int, become: Become) -> Started:
         """Fork; the child calls `become`."""
 
+    @abc.abstractmethod
     def kill(self, number: int) -> None:
         """Kill every process of the call, however it hides."""
 
-    def cpu_seconds(self, number: int) -> float | None:
-        """CPU time of the whole tree, None if it is not counted."""
-
+    @abc.abstractmethod
     def finish(self, number: int) -> bool:
         """Remove the tree if it is empty; False while a process of it still runs."""
 
+    def cpu_seconds(self, number: int) -> float | None:
+        """CPU time of the whole tree, None if it is not counted."""
+        return None
+
     def protect(self, pid: int) -> None:
         """Register a helper of Corral, which belongs to no call and is not killed with one."""
+        self._helpers.add(pid)
 
     def wake_helpers(self) -> None:
         """Continue stopped helpers: code with the same uid can stop them."""
+        _signal_groups(self._helpers)
 
     def end_helpers(self) -> None:
         """Kill the helpers; they are started again on demand."""
+        _signal_groups(self._helpers, signal.SIGKILL)
+
+    def freeze(self) -> bool | None:
+        """Stop every call where it is, and the helpers. None: there is no freezer. False: it took too long."""
+        return None
+
+    def thaw(self) -> bool:
+        """Unfreeze. False if there is no freezer."""
+        return False
 
 
-class CgroupTrees:
+class CgroupTrees(Trees):
     """One cgroup2 leaf per call."""
 
     def __init__(self, group_fd: int) -> None:
+        super().__init__()
         self._group = group_fd
-        self._helpers: set[int] = set()
 
     def start(self, number: int, become: Become) -> Started:
         name = f"call{number}"
@@ -88,8 +107,8 @@ class CgroupTrees:
         return Started(pid, pid, None)
 
     def kill(self, number: int) -> None:
-        """See `Trees`. The kernel's own kill passes over a process whose first thread has ended. A signal reaches that
-        as well, and it does not fork meanwhile: it is frozen before."""
+        """The kernel's own kill passes over a process whose first thread has ended. A signal reaches that as well, and
+        it does not fork meanwhile: it is frozen before."""
         with contextlib.suppress(OSError):
             self._write(f"call{number}/cgroup.freeze", "1")
         try:
@@ -127,18 +146,7 @@ class CgroupTrees:
             raise
         return True
 
-    def protect(self, pid: int) -> None:
-        """Register a helper, which is in init's own leaf and never killed with a call."""
-        self._helpers.add(pid)
-
-    def wake_helpers(self) -> None:
-        _signal_groups(self._helpers)
-
-    def end_helpers(self) -> None:
-        _signal_groups(self._helpers, signal.SIGKILL)
-
     def freeze(self) -> bool | None:
-        """Stop every call where it is, and the helpers. None: this kernel has no freezer. False: it took too long."""
         leaves = self._leaves()
         try:
             for leaf in leaves:
@@ -154,7 +162,6 @@ class CgroupTrees:
         return True
 
     def thaw(self) -> bool:
-        """Unfreeze. False if there is no freezer."""
         try:
             for leaf in self._leaves():
                 self._write(f"{leaf}/cgroup.freeze", "0")
@@ -181,30 +188,24 @@ class CgroupTrees:
             os.close(descriptor)
 
 
-class ReaperTrees:
+class ReaperTrees(Trees):
     """One child subreaper per call. It waits for the program, passes its end on, and stays while orphans live."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._reapers: dict[int, int] = {}
         self._programs: dict[int, int] = {}
-        self._helpers: set[int] = set()
         self._stopped: set[int] = set()
         self._last_kill = -_BORN_SECONDS
 
-    def protect(self, pid: int) -> None:
-        self._helpers.add(pid)
-
     def wake_helpers(self) -> None:
-        _signal_groups(self._helpers)
+        super().wake_helpers()
         _signal_groups(set(self._reapers.values()))
         if time.monotonic() < self._last_kill + _BORN_SECONDS:
             self._wake_newborn()
 
-    def end_helpers(self) -> None:
-        _signal_groups(self._helpers, signal.SIGKILL)
-
     def _wake_newborn(self) -> None:
-        """A fork that was under way while we stopped and continued all gives a child that is born stopped.
+        """A fork that was in progress while we stopped and continued all creates a child in the stopped state.
 
         The kernel keeps the stop for the child, but drops the continuation when its parent has no handler for it.
         """
@@ -221,11 +222,11 @@ class ReaperTrees:
             os.setpgid(pid, pid)  # as it does itself: whichever comes first
         os.close(writer)
         self._reapers[number] = pid
-        said = _first_word(reader, pid)  # init can't see in /proc what has not been exec'd yet
+        said = _first_word(reader, pid)  # init can't see a process in /proc that has not been exec'd yet
         if not said.strip().isdigit():
             os.close(reader)
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        os.set_blocking(reader, False)  # another holder of the other end must not stop us
+        os.set_blocking(reader, False)  # another process may hold the other end open: never wait for it
         self._programs[number] = int(said)
         return Started(pid, int(said), reader)
 
@@ -235,9 +236,6 @@ class ReaperTrees:
         program = [self._programs[number]] if number in self._programs and number in self._reapers else []
         self._stopped = _stop_and_kill(program, spared={reaper, os.getpid()}, others=[*others, *self._helpers])
         self._last_kill = time.monotonic()
-
-    def cpu_seconds(self, number: int) -> float | None:
-        return None
 
     def finish(self, number: int) -> bool:
         pid = self._reapers.get(number)
@@ -262,7 +260,7 @@ def _signal_groups(leaders: set[int], number: signal.Signals = signal.SIGCONT) -
 
 
 def _first_word(reader: int, pid: int) -> bytes:
-    """What a new subreaper says first. The code may stop it as soon as it is there, and must not stop us with it."""
+    """The first report of a new subreaper. The code may stop it at once, and must not block us with that."""
     deadline = time.monotonic() + _FIRST_WORD_SECONDS
     while not select.select([reader], [], [], 0.02)[0]:
         if time.monotonic() >= deadline:
@@ -274,13 +272,13 @@ def _first_word(reader: int, pid: int) -> bytes:
 
 
 def answer_continuations() -> None:
-    """Have a handler for SIGCONT, so that no child of ours is born stopped (see `ReaperTrees`)."""
+    """Have a handler for SIGCONT, so that no child of ours starts stopped (see `ReaperTrees`)."""
     signal.set_wakeup_fd(-1)  # it is init's, and about to be closed
     signal.signal(signal.SIGCONT, lambda *_: None)
 
 
 def _reap(become: Become, status_fd: int) -> NoReturn:
-    """The subreaper: says its child's pid, "STATUS CPU PEAK_KIB" at its end, and stays until no orphan is left."""
+    """The subreaper: reports its child's pid, then "STATUS CPU PEAK_KIB" at its end; exits when no orphan is left."""
     try:
         answer_continuations()
         os.setpgid(0, 0)
@@ -289,7 +287,7 @@ def _reap(become: Become, status_fd: int) -> NoReturn:
         program = os.fork()
         if program == 0:
             become()
-        syscalls.close_all_but((status_fd,))  # above all, not hold the program's pipes open
+        syscalls.close_all_but((status_fd,))  # above all the program's pipes, which must not stay open
         os.write(status_fd, str(program).encode())
         reap_all(program, lambda status, usage: _tell_end(status_fd, status, usage))
         os._exit(0)
@@ -303,10 +301,10 @@ def _tell_end(status_fd: int, status: int, usage: resource.struct_rusage) -> Non
 
 
 def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[int]) -> set[int]:
-    """End the program, all that lies outside the other calls' trees, and nothing of those.
+    """Kill the program and all processes outside the other calls' trees.
 
-    Everything is stopped first, in one step under the kernel's own lock, so no process can escape meanwhile. Those
-    that are spared go on afterwards, but for those that were stopped before: they are given back, and stay so.
+    Everything is stopped first, in one step under the kernel's own lock, so that no process can escape meanwhile. The
+    others continue afterwards, except those that were stopped before: they stay stopped, and are returned.
     """
     stopped = {pid for pid, process in list_processes().items() if process.state == b"T"}
     try:
@@ -328,7 +326,7 @@ def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    """Fails where it is refused, unlike `inside.trees.send_signal`: what init can't end must not go on."""
+    """Raises PermissionError, unlike `inside.trees.send_signal`: init must be able to end every process."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 

@@ -1,13 +1,13 @@
 """A range of user ids that no other sandbox on this machine has.
 
-A range is claimed by locking the file named after it, in one folder for the whole machine that is root's own: no other
-user can take one, several data folders never collide, and the kernel lets go of the lock when its last holder dies. The
-file says who holds it.
+A range is claimed by locking the file named after it, in one folder for the whole machine that belongs to root: no
+other user can claim one, several data folders never collide, and the kernel releases the lock when its last holder
+dies. The file names the holder.
 
-Earlier versions claimed a range by binding an abstract socket, a name that any user of the same network namespace can
-take. Such a name is still bound beside the lock, so that an earlier version that runs at the same time keeps off; but
-when every name is taken, the locks alone decide. Where neither folder can be used (a read-only `/run` and `/var/lib`),
-the names are all there is: `lock_folder` says so.
+Earlier versions claimed a range by binding an abstract socket, which any user of the same network namespace can do.
+Such a name is still bound beside the lock, so that an earlier version that runs at the same time avoids the range; but
+if every name is taken, the locks alone decide. Where neither folder can be used (a read-only `/run` and `/var/lib`),
+there are only names, and `lock_folder` returns None.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ FIRST_UID = 0x7000_0000
 SLOTS = 4095
 """The next one would be `BASE_FIRST_UID`, which belongs to no sandbox."""
 LOCK_PARENTS = (Path("/run"), Path("/var/lib"))
-"""Where the folder of locks may lie: the first that can be written. Containers of one machine that do not share it
-don't see each other's locks."""
+"""Where the folder of locks may be: the first that is writable. Containers that do not share it don't see each other's
+locks."""
 LOCK_NAME = "corral-uids"
 _SIGNATURE_BYTES = 4096
 _SHOWN_HOLDERS = 3
@@ -50,14 +50,14 @@ class UidRange:
     """For earlier versions."""
 
     def descriptors(self) -> list[int]:
-        """What a process must hold to hold the range."""
+        """What a process must keep open to hold the range."""
         named = [] if self.name is None else [self.name.fileno()]
         return named if self.lock is None else [self.lock, *named]
 
     def sign(self, data: Path) -> None:
         """Record that this process holds it, for the error when all ranges are in use."""
         if self.lock is not None:
-            with contextlib.suppress(OSError):  # a full disk: the lock holds without
+            with contextlib.suppress(OSError):  # a full disk: the lock alone suffices
                 written = os.pwrite(self.lock, f"{os.getpid()} {data}".encode(errors="replace")[:_SIGNATURE_BYTES], 0)
                 os.ftruncate(self.lock, written)
 
@@ -68,19 +68,18 @@ class UidRange:
                 os.ftruncate(self.lock, 0)
 
     def close(self) -> None:
-        """Let go of it."""
-        for descriptor in self.descriptors():
-            if self.name is not None and descriptor == self.name.fileno():
-                self.name.close()
-            else:
-                os.close(descriptor)
+        """Release it, in this process."""
+        if self.lock is not None:
+            os.close(self.lock)
+        if self.name is not None:
+            self.name.close()
 
 
 def claim_range(data: Path, *, preferred: int | None = None) -> UidRange:
     """Claim a free range for a sandbox of this data folder: the one that begins with `preferred`, if it is free.
 
     Raises:
-        SetupError: all of them are taken, or the folder of locks is not ours alone.
+        SetupError: all of them are taken, or other users can access the folder of locks.
     """
     start = int.from_bytes(os.urandom(4), "little")
     if preferred is not None:
@@ -116,7 +115,7 @@ def lock_folder() -> Path | None:
         try:
             above = parent.stat()
             if above.st_uid not in (0, os.geteuid()) or (above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX):
-                continue  # others could put something else in its place
+                continue  # others could replace it
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
             found = path.lstat()
@@ -132,7 +131,7 @@ def lock_folder() -> Path | None:
 
 
 def has_lock_folder() -> bool:
-    """Whether ranges are claimed by locks here. One that is not ours alone counts: claiming a range then says so."""
+    """True if ranges are claimed by locks here; also if the folder is unsafe, which claiming a range then reports."""
     try:
         return lock_folder() is not None
     except SetupError:
@@ -182,7 +181,7 @@ def _bind(slot: int) -> socket.socket | None:
 
 
 def _name_holders(locks: int | None) -> str:
-    """Those who hold most of them, as they signed."""
+    """The holders of most ranges, as they signed."""
     if locks is None:
         return ", by sockets named @corral-uids-…, which any user can bind: there is no folder for locks"
     signed: collections.Counter[str] = collections.Counter()
@@ -202,17 +201,15 @@ def _name_holders(locks: int | None) -> str:
 
 
 def make_shift(*extents: tuple[int, int, int]) -> int:
-    """A user namespace that says how ids on disk are shown: first one there, first one shown, how many. For idmapped
-    mounts.
+    """A user namespace for idmapped mounts. Each extent: the first id on disk, the first id shown, how many.
 
-    Raises:
-        OSError: the kernel gives none.
+    Raises: OSError if the kernel refuses.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     pid = syscalls.clone(syscalls.CLONE_NEWUSER)
     if pid == 0:
         os.close(writer)
-        os.read(reader, 1)  # until the namespace is held by its descriptor, or our maker is gone
+        os.read(reader, 1)  # until a descriptor holds the namespace, or our parent has ended
         os._exit(0)
     os.close(reader)
     try:

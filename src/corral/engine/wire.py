@@ -1,8 +1,8 @@
 """Messages between the engine's processes: small JSON objects and descriptors over SOCK_SEQPACKET sockets.
 
-Each request carries the socket on which its answer is wanted, so that answers need no sorting: any thread or event
-loop may ask, a closed answer socket is a cancellation, and a dead peer is an end of file.
-Everything received is bounded in size, depth and number of descriptors, since init is not trusted by the host side.
+Each request carries the socket for its answer, so that answers need no matching: any thread or event loop may send
+requests, a closed answer socket is a cancellation, and a dead peer is an end of file.
+Everything received is bounded in size, depth and number of descriptors, since the host does not trust init.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MAX_INLINE_BYTES: Final = 60_000
 MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
 MAX_DESCRIPTORS: Final = 32
 MAX_DEPTH: Final = 200
-"""Ours have five or six levels. How deep json itself goes depends on the Python: 1,000 in 3.11, 10,000 in 3.13."""
+"""Ours have five or six levels. The limit of json itself depends on the Python: 1,000 in 3.11, 10,000 in 3.13."""
 
 
 class AnswerSocket(socket.socket):
-    """Where an answer will come. Giving up a request is to close this, so forgetting it is no mistake."""
+    """The socket for an answer. Closing it cancels the request, and so does forgetting it."""
 
     def __del__(self) -> None:
         self.close()
@@ -45,7 +45,7 @@ def make_pair() -> tuple[socket.socket, socket.socket]:
 def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (), *, wait: bool = True) -> None:
     """Send one message. A large one travels in a memory file as its first descriptor.
 
-    Without `wait`, a receiver that does not listen is a BlockingIOError.
+    Without `wait`, raises BlockingIOError if the receiver does not read.
     """
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
     flags = 0 if wait else socket.MSG_DONTWAIT
@@ -61,6 +61,18 @@ def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (
         os.close(carrier)
 
 
+def answer(reply: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
+    """Send the one answer to a request and close its socket. False if the client has gone. Never waits: there is room
+    for one message."""
+    try:
+        send(reply, message, descriptors, wait=False)
+    except OSError:
+        return False
+    finally:
+        reply.close()
+    return True
+
+
 def receive(
     sock: socket.socket, *, allow_large: bool = True, max_descriptors: int = MAX_DESCRIPTORS
 ) -> tuple[Message, list[int]] | None:
@@ -68,7 +80,7 @@ def receive(
 
     Raises:
         ProtocolError: malformed.
-        ExhaustedError: this process has no room for its descriptors. The message is lost.
+        ExhaustedError: this process has no descriptors left for it. The message is lost.
     """
     data, descriptors = _receive_raw(sock, max_descriptors)
     if not data and not descriptors:
@@ -159,8 +171,8 @@ _raising = threading.Lock()
 def _as_much_as_allowed() -> Iterator[None]:
     """Raise our own limit of open files for a moment.
 
-    How many descriptors a user may have in flight is compared with the sender's limit. Code inside, which may be of the
-    same user, has a lower one than we may give ourselves: so it can't keep us from being heard.
+    The kernel compares a user's descriptors in flight with the sender's limit. Code inside, which may have the same
+    user, has a lower limit than we may set for ourselves: so it can't keep us from sending.
     """
     with _raising:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

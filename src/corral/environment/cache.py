@@ -47,11 +47,6 @@ class Entry:
     used: float = 0.0
 
     @property
-    def backend(self) -> Backend:
-        """Its backend."""
-        return self.lent.backend
-
-    @property
     def box(self) -> AsyncSandbox | None:
         """The sandbox, once it is created."""
         made = self.making.done() and not self.making.cancelled() and self.making.exception() is None
@@ -131,9 +126,9 @@ class Cache:
         self._lose(min(free, key=lambda entry: entry.used), "made room for another")
 
     def _lose(self, entry: Entry, why: str) -> None:
-        """With the lock held. It is deleted, and the next caller of its key is told that its sandbox is a new one."""
+        """With the lock held. Delete it; the next `take` of its key logs that the sandbox is a new one."""
         self._condemn(entry)
-        self._losses[entry.key] = f"{why} ({entry.box.id if entry.box else 'never made'})"
+        self._losses[entry.key] = f"{why} ({entry.box.id if entry.box else 'never created'})"
         while len(self._losses) > _REMEMBERED_LOSSES:
             self._losses.popitem(last=False)
 
@@ -148,7 +143,7 @@ class Cache:
     async def _fulfil(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, AsyncSandbox]]) -> None:
         try:
             box = await make()
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it; nobody else could
+        except BaseException as error:  # noqa: BLE001 - passed on to the callers that wait
             # First out of the cache, then raised: a retry must not find it.
             self._drop(entry)
             self.give_back(entry.lent)
@@ -251,7 +246,7 @@ class Cache:
         try:
             box = await asyncio.wrap_future(entry.making)
             # A failed first close has closed the handle anyway: after that the backend must delete it.
-            await (entry.backend.delete(box.id) if self.failure_of(box.id) is not None else box.aclose())
+            await (entry.lent.backend.delete(box.id) if self.failure_of(box.id) is not None else box.aclose())
         except SandboxGoneError:
             log.debug("a sandbox was gone before it was deleted")
         except Exception as error:  # noqa: BLE001 - reported by `end_all`, with the sandbox's id
@@ -289,14 +284,8 @@ class Cache:
         outcomes = await asyncio.gather(*(backend.aclose() for backend in retired), return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
-                raise outcome  # when all have had their turn
+                raise outcome  # after all were closed, or tried
         return failures
-
-    def list_living(self) -> list[Entry]:
-        """All sandboxes that may still live, for the end of the program, without those that a user has closed."""
-        with self._lock:
-            kept = [entry for entry in self._entries.values() if entry.box is None or not entry.box.closed]
-            return [*kept, *self._ending, *(entry for entry, _ in self._undeleted.values())]
 
     def abandon(self) -> None:
         """Delete everything without waiting. The garbage collector may call this anywhere: so it takes no lock."""
@@ -321,7 +310,7 @@ class Cache:
         get_portal().call_later(rest, _look_idle, weakref.ref(self))
 
     def end_idle(self) -> None:
-        """Delete sandboxes that were not used for so long."""
+        """Delete sandboxes that were not used for `idle_seconds`."""
         with self._lock:
             self._resting = False
             before = time.monotonic() - (self._idle_seconds or 0)
@@ -343,5 +332,5 @@ def _look_idle(cache: weakref.ref[Cache]) -> None:
 async def _close(backend: Backend) -> None:
     try:
         await backend.aclose()
-    except Exception as error:  # noqa: BLE001 - nobody waits for it, and its sandboxes were ended before
-        log.warning("a backend that nobody used could not be closed: %s", type(error).__name__)
+    except Exception as error:  # noqa: BLE001 - no caller waits for it, and its sandboxes were deleted before
+        log.warning("an unused backend could not be closed: %s", type(error).__name__)

@@ -24,7 +24,7 @@ from corral.spec import HOME, Spec, SpecOptions, check_timeout, make_spec
 DEFAULT_MAX_SANDBOXES = 100
 
 Prepare = Callable[[AsyncSandbox], Awaitable[object]]
-BackendWish = str | Backend | Callable[..., Backend] | Variable
+BackendChoice = str | Backend | Callable[..., Backend] | Variable
 
 
 class Environment:
@@ -46,7 +46,7 @@ class Environment:
     def __init__(
         self,
         *,
-        backend: BackendWish = "embedded",
+        backend: BackendChoice = "embedded",
         options: Mapping[str, Any] | Variable | None = None,
         max_sandboxes: int | None = DEFAULT_MAX_SANDBOXES,
         idle_seconds: float | None = None,
@@ -69,7 +69,7 @@ class Environment:
         self._check_spec_options()
         self._cache = Cache(max_sandboxes=max_sandboxes, idle_seconds=idle_seconds)
         self._finalizer = weakref.finalize(self, Cache.abandon, self._cache)
-        self._finalizer.atexit = False  # at the exit there may be no event loop; `lifetime` has another way
+        self._finalizer.atexit = False  # at exit there may be no event loop: `lifetime` does it then
 
     def _check_spec_options(self) -> None:
         """Raise errors that are known before there is a context."""
@@ -123,7 +123,7 @@ class Environment:
             self._cache.give_back(lent)
 
     def _resolve(self, context: Any) -> tuple[Spec, Lent, tuple[object, ...]]:
-        """The spec, the borrowed backend (to be returned), and the identity of that backend."""
+        """The spec, the borrowed backend (to be returned), and what tells it from other backends."""
         resolver = Resolver(context)
         spec_options = {name: resolver.resolve(value, name=name) for name, value in self._spec_options.items()}
         wanted = resolver.resolve(self._backend, name="backend")
@@ -179,20 +179,20 @@ class Environment:
             self._cache.release(entry)
 
     def _take(self, context: Any, key: str | None) -> Entry:
-        spec, lent, told_apart = self._resolve(context)
+        spec, lent, identity = self._resolve(context)
         try:
-            name, held = self._name(spec, told_apart, context, key)
+            name, held = self._name(spec, identity, context, key)
             return self._cache.take(name, lambda: self._make(lent.backend, spec), lent=lent, held=held)
         finally:
             self._cache.give_back(lent)
 
     def _name(
-        self, spec: Spec, told_apart: tuple[object, ...], context: Any, key: str | None
+        self, spec: Spec, identity: tuple[object, ...], context: Any, key: str | None
     ) -> tuple[str, tuple[object, ...]]:
         conversation = None
         if self._per_conversation is not False:
             conversation = conversation_of(context, key=key, ask=self._per_conversation)
-        return make_key(spec, told_apart, conversation, key)
+        return make_key(spec, identity, conversation, key)
 
     async def _make(self, backend: Backend, spec: Spec) -> AsyncSandbox:
         box = await backend.create(spec, on_event=self._on_event)
@@ -227,9 +227,9 @@ class Environment:
             LeftBehindError: it could not be deleted; `aclose` tries again.
             VariableError, SpecError: as `resolve`.
         """
-        spec, lent, told_apart = self._resolve(context)
+        spec, lent, identity = self._resolve(context)
         self._cache.give_back(lent)
-        found = self._cache.discard(self._name(spec, told_apart, context, key)[0])
+        found = self._cache.discard(self._name(spec, identity, context, key)[0])
         if found is None:
             return False
         entry, ending = found

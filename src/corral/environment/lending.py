@@ -43,7 +43,7 @@ class Lending:
         with self._lock:
             kept = self._kept.setdefault(key, made)
             kept.users += 1
-        return kept, [] if kept is made else [made.backend]  # another thread was faster
+        return kept, [] if kept is made else [made.backend]  # the surplus one, if another thread was faster
 
     def share(self, lent: Lent) -> Lent:
         """The same for another user, who returns it as well."""

@@ -84,7 +84,7 @@ class Resolver:
         if variable.default_factory is not None:
             try:
                 return self.resolve(variable.default_factory(), name=name)
-            except Exception as error:  # noqa: BLE001 - it is the caller's function: the error below says whose
+            except Exception as error:  # noqa: BLE001 - the caller's function may raise anything; `check` reports it
                 self._failures.append(error)
         self._missing.append(key if key is not None else "(a variable without a name in a list)")
         return None

@@ -10,75 +10,44 @@ The names below are loaded when they are first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from corral.client.exports import load_lazily
 
 if TYPE_CHECKING:
-    from corral.forge.candidate import Candidate
-    from corral.forge.contest import Contest, race
-    from corral.forge.events import ForgeEvent
-    from corral.forge.judge.judge import Judge, default_judge
-    from corral.forge.judge.model import Entry, GateVerdict, Points, Standing
-    from corral.forge.outcome import ArtifactFile, Attempt
-    from corral.forge.result import ContestResult
-    from corral.forge.runfolder import Run, read_run
-    from corral.forge.settings import Settings, Take, Timeouts
-    from corral.forge.sources import Seat, SyncSeat
-
-_HOME_OF = {
-    "ArtifactFile": "outcome",
-    "Attempt": "outcome",
-    "Candidate": "candidate",
-    "Contest": "contest",
-    "ContestResult": "result",
-    "Entry": "judge.model",
-    "ForgeEvent": "events",
-    "GateVerdict": "judge.model",
-    "Judge": "judge.judge",
-    "Points": "judge.model",
-    "Run": "runfolder",
-    "Seat": "sources",
-    "Settings": "settings",
-    "Standing": "judge.model",
-    "SyncSeat": "sources",
-    "Take": "settings",
-    "Timeouts": "settings",
-    "default_judge": "judge.judge",
-    "race": "contest",
-    "read_run": "runfolder",
-}
-
-__all__ = [
-    "ArtifactFile",
-    "Attempt",
-    "Candidate",
-    "Contest",
-    "ContestResult",
-    "Entry",
-    "ForgeEvent",
-    "GateVerdict",
-    "Judge",
-    "Points",
-    "Run",
-    "Seat",
-    "Settings",
-    "Standing",
-    "SyncSeat",
-    "Take",
-    "Timeouts",
-    "default_judge",
-    "race",
-    "read_run",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'corral.forge' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"corral.forge.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from corral.forge.candidate import Candidate as Candidate
+    from corral.forge.contest import Contest as Contest
+    from corral.forge.contest import race as race
+    from corral.forge.events import ForgeEvent as ForgeEvent
+    from corral.forge.judge.judge import Judge as Judge
+    from corral.forge.judge.judge import default_judge as default_judge
+    from corral.forge.judge.model import Entry as Entry
+    from corral.forge.judge.model import GateVerdict as GateVerdict
+    from corral.forge.judge.model import Points as Points
+    from corral.forge.judge.model import Standing as Standing
+    from corral.forge.outcome import ArtifactFile as ArtifactFile
+    from corral.forge.outcome import Attempt as Attempt
+    from corral.forge.result import ContestResult as ContestResult
+    from corral.forge.runfolder import Run as Run
+    from corral.forge.runfolder import read_run as read_run
+    from corral.forge.settings import Settings as Settings
+    from corral.forge.settings import Take as Take
+    from corral.forge.settings import Timeouts as Timeouts
+    from corral.forge.sources import Seat as Seat
+    from corral.forge.sources import SyncSeat as SyncSeat
+else:
+    __getattr__, __dir__, __all__ = load_lazily(
+        __name__,
+        {
+            ".candidate": "Candidate",
+            ".contest": "Contest race",
+            ".events": "ForgeEvent",
+            ".judge.judge": "Judge default_judge",
+            ".judge.model": "Entry GateVerdict Points Standing",
+            ".outcome": "ArtifactFile Attempt",
+            ".result": "ContestResult",
+            ".runfolder": "Run read_run",
+            ".settings": "Settings Take Timeouts",
+            ".sources": "Seat SyncSeat",
+        },
+    )

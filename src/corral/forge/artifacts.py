@@ -31,28 +31,24 @@ from corral.inside.nolinks import open_file
 from corral.results import FileInfo, GlobResult
 
 MAX_BYTES = 4 * 1024 * 1024
-_WALKS = os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
-# O_NONBLOCK: opening a FIFO would block before we could see what it is. Windows has neither of the two.
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MAX_DEPTH = 32
 _ERRORS_OF_NAMES = frozenset(
     {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 )
 _MAX_REFUSED = 50
-"""Of more than so many only the number is reported."""
+"""Further refused files are only counted."""
 
 
 async def take_out(
     box: AsyncSandbox, inside: str, target: Path, take: Take, first: str, *, alone: bool = False
 ) -> tuple[tuple[ArtifactFile, ...], tuple[Refused, ...]]:
-    """Copy what lies below `inside` to the new folder `target`: the file `first`, then as much as may be taken.
+    """Copy the files below `inside` to the new folder `target`: `first`, then others up to the limits of `take`.
 
-    With `alone` only that file.
-
-    What an earlier try left at `target` is replaced. Without artifacts there is no folder.
+    With `alone` only `first` is copied. What an earlier try left at `target` is replaced; without artifacts no folder
+    is created.
 
     Raises:
-        SandboxFileError: there is no such folder to read, or a link in its place.
+        SandboxFileError: the folder can't be read, or is a link.
         OSError: the target can't be written.
     """
     unfinished = target.with_name(f".{target.name}.partial")
@@ -63,7 +59,9 @@ async def take_out(
             unfinished.replace(target)
     finally:
         await asyncio.to_thread(_clear, unfinished)
-    return files, _bounded(refused)
+    if len(refused) > _MAX_REFUSED:
+        refused[_MAX_REFUSED:] = [Refused("…", f"and {len(refused) - _MAX_REFUSED} more")]
+    return files, tuple(refused)
 
 
 async def _copy(
@@ -73,7 +71,9 @@ async def _copy(
         # Not through a link: a file that the candidate only points to is not its artifact.
         if (await box.files.stat(inside, follow=False)).kind == "link":
             raise SandboxFileKindError(f"{inside}: is a link")
-        main = await _look_for(box, f"{inside}/{first}")
+        main: FileInfo | None = None
+        with contextlib.suppress(SandboxFileNotFoundError):
+            main = await box.files.stat(f"{inside}/{first}", follow=False)
         found = GlobResult(())
         if not alone:
             found = await box.files.glob("**/*", path=inside, hidden=True, limit=take.files * 2 + 100)
@@ -82,7 +82,7 @@ async def _copy(
     taken: list[ArtifactFile] = []
     refused: list[Refused] = []
     total = 0
-    # The artifact itself comes first, however many other files there are.
+    # The main artifact comes first, however many other files there are.
     others = (info for info in found.files if not info.is_folder and (main is None or info.path != main.path))
     listed = [*filter(None, [main]), *sorted(others, key=lambda info: info.path)]
     settings = _find_settings(listed, inside)
@@ -106,14 +106,6 @@ async def _copy(
     if found.truncated:
         refused.append(Refused("…", f"more than {take.files} files"))
     return tuple(taken), refused
-
-
-async def _look_for(box: AsyncSandbox, path: str) -> FileInfo | None:
-    """The file at a path; a link is not followed."""
-    try:
-        return await box.files.stat(path, follow=False)
-    except SandboxFileNotFoundError:
-        return None
 
 
 def _objection(info: FileInfo, name: str | None, take: Take, taken: int) -> str | None:
@@ -162,7 +154,7 @@ async def _take_one(box: AsyncSandbox, path: str, target: Path, name: str, room:
         raise SandboxFileError(f"can't be written here: {getattr(error, 'strerror', None) or error}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            async with contextlib.aclosing(box.files.read_stream(path)) as chunks:  # type: ignore[type-var]
+            async with contextlib.aclosing(box.files.read_stream(path)) as chunks:
                 async for chunk in chunks:
                     size += len(chunk)
                     if size > room:
@@ -175,12 +167,6 @@ async def _take_one(box: AsyncSandbox, path: str, target: Path, name: str, room:
     return ArtifactFile(name, size, digest.hexdigest())
 
 
-def _bounded(refused: Sequence[Refused]) -> tuple[Refused, ...]:
-    if len(refused) <= _MAX_REFUSED:
-        return tuple(refused)
-    return (*refused[:_MAX_REFUSED], Refused("…", f"and {len(refused) - _MAX_REFUSED} more"))
-
-
 def _clear(*folders: Path) -> None:
     for folder in folders:
         if folder.is_symlink() or folder.is_file():
@@ -190,10 +176,7 @@ def _clear(*folders: Path) -> None:
 
 
 def are_whole(folder: Path, files: Sequence[ArtifactFile]) -> bool:
-    """Whether artifacts that were taken out once are still there, byte for byte.
-
-    The list may come from a stranger's folder.
-    """
+    """Whether all these artifacts are still there, byte for byte. The list may come from a stranger's folder."""
     if folder.is_symlink():
         return False
     for file in files:
@@ -213,9 +196,10 @@ def open_artifact(folder: Path, path: str) -> int:
         OSError: it is not there, not a regular file, or a link leads to it.
     """
     parts = path.split("/")
-    if "\0" in path or (os.sep != "/" and os.sep in path) or any(part in ("", ".", "..") for part in parts):
+    if "\0" in path or any(part in ("", ".", "..") for part in parts):
         raise FileNotFoundError(f"{path!r} is not the name of an artifact")
-    descriptor = open_file(folder, parts, _READ) if _WALKS else _look_first(folder, parts)
+    # O_NONBLOCK: opening a FIFO would block before we could see what it is.
+    descriptor = open_file(folder, parts, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileNotFoundError(f"{path!r} is not a regular file")
@@ -227,15 +211,3 @@ def read_artifact(folder: Path, path: str, *, max_bytes: int = MAX_BYTES) -> tup
     with os.fdopen(open_artifact(folder, path), "rb") as file:
         content = file.read(max_bytes + 1)
     return content[:max_bytes], len(content) <= max_bytes
-
-
-def _look_first(folder: Path, parts: list[str]) -> int:
-    """For systems without descriptors of folders: only we write into the folder, so checking first is enough."""
-    here = folder
-    for part in parts:
-        here = here / part
-        if here.is_symlink():
-            raise FileNotFoundError(f"{part!r} is a link")
-    if not here.is_file():
-        raise FileNotFoundError(f"{parts[-1]!r} is not a regular file")
-    return os.open(here, _READ)

@@ -98,15 +98,15 @@ class AttemptMaker:
     """tell(kind, candidate, round, **data)."""
 
     on_end: Callable[[Attempt], None]
-    """Called once for every attempt that was begun. Its sandbox may still be open."""
+    """Called once for every attempt that was started. Its sandbox may still be open."""
     layout_for: Callable[[Candidate], Layout] | None = None
-    """None: folders of their own below the workdir."""
+    """None: two folders below the workdir, for its files and its artifacts."""
     kept_bytes: int = KEPT_BYTES
     """How much of its log an `Attempt` has."""
     failed: Mapping[Phase, str] = field(default_factory=lambda: FAILED)
 
     async def make(self, candidate: Candidate, turn: Turn, slots: Slots) -> None:
-        """Make one attempt, with its retries. If it is cancelled, it ends its sandbox and tells so first."""
+        """Make one attempt, with its retries. If it is cancelled, it first reports that and deletes its sandbox."""
         retries = 0
         while True:
             progress = self._begin(turn, retries)
@@ -174,9 +174,9 @@ class AttemptMaker:
     async def _collect(
         self, box: AsyncSandbox, layout: Layout, turn: Turn, attempt: Attempt, progress: _Progress
     ) -> Attempt:
-        """Take artifacts out whatever the exit code was. If they are missing, that decides only after exit code 0."""
+        """Take artifacts out for any exit code. A missing artifact decides the outcome only after exit code 0."""
         try:
-            # A folder may be made slow to read; a single file of bounded size may not.
+            # A candidate can make a folder slow to read, but not a single file of bounded size.
             async with self._phase("collect", progress, own=True, own_time=not layout.alone):
                 files, refused = await take_out(
                     box, layout.out, self.folder_of(turn), self.settings.take, layout.name, alone=layout.alone
@@ -284,7 +284,7 @@ async def _place(candidate: Candidate, box: AsyncSandbox, folder: str) -> None:
     except OSError as error:
         if isinstance(error, CorralError):
             raise
-        # Gone or unreadable since the contest was made: the other candidates go on without it.
+        # Gone or unreadable since the contest was created: the other candidates go on without it.
         raise _InfrastructureError(f"its files can't be read on this machine: {error}") from error
 
 

@@ -79,19 +79,19 @@ class Base:
 
 
 def _new_name() -> str:
-    """A name that says which machine and process made it."""
+    """A name that has the machine and the process that created it."""
     return f"{PREFIX}-{_machine()}-{os.getpid()}-{_started(os.getpid())}-{secrets.token_hex(4)}"
 
 
-async def _sweep(kept: Backend) -> None:
+async def _sweep(backend: Backend) -> None:
     """Remove the bases of contests on this machine whose process is gone."""
-    for info in await kept.list_snapshots():
+    for info in await backend.list_snapshots():
         parts = (info.name or "").split("-")
         if len(parts) != 5 or parts[:2] != [PREFIX, _machine()] or not parts[2].isdigit():
             continue
         if _started(int(parts[2])) != parts[3]:
             with contextlib.suppress(CorralError):  # another process may sweep too
-                await kept.delete_snapshot(info.snapshot_id)
+                await backend.delete_snapshot(info.snapshot_id)
 
 
 def _machine() -> str:

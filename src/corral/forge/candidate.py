@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from corral.errors import SpecError
 from corral.forge.ids import check_id, id_from_name
@@ -18,6 +18,7 @@ from corral.forge.sources import (
     Seat,
     Source,
     SyncSeat,
+    as_argv,
 )
 from corral.image import Image
 from corral.requirement import check_packages
@@ -39,7 +40,7 @@ class Needs(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A participant of a contest. Most are made by one of the class methods."""
+    """A participant of a contest. Usually created by one of the class methods."""
 
     source: Source
     id: str = ""
@@ -69,19 +70,19 @@ class Candidate:
     @classmethod
     def folder(cls, path: Path | str, command: str | Sequence[str] = (), **needs: Unpack[Needs]) -> Candidate:
         """A folder, and the command that is run in it."""
-        return cls._made(FolderSource(Path(path), _words(command)), needs)
+        return cls._made(FolderSource(Path(path), as_argv(command)), needs)
 
     @classmethod
     def git(
         cls, path: Path | str, ref: str = "HEAD", command: str | Sequence[str] = (), **needs: Unpack[Needs]
     ) -> Candidate:
         """A commit of a repository on this machine."""
-        return cls._made(GitSource(Path(path), ref, _words(command)), needs)
+        return cls._made(GitSource(Path(path), ref, as_argv(command)), needs)
 
     @classmethod
     def command(cls, command: str | Sequence[str], **needs: Unpack[Needs]) -> Candidate:
         """A command; a text is for /bin/sh, with the objective as $1 and the output file as $2."""
-        return cls._made(CommandSource(_words(command)), needs)
+        return cls._made(CommandSource(as_argv(command)), needs)
 
     @classmethod
     def agent(
@@ -147,10 +148,6 @@ def _numbered(candidate: Candidate, taken: Mapping[str, Candidate]) -> Candidate
     while (name := f"{candidate.id[:58]}-{number}").lower() in taken:
         number += 1
     return replace(candidate, id=name, name=name)
-
-
-def _words(command: str | Sequence[str]) -> Any:
-    return command if isinstance(command, str) else tuple(command)
 
 
 def _name_of(source: Source) -> str:

@@ -79,13 +79,13 @@ class CandidateChange:
 
     @property
     def source_same(self) -> bool:
-        """Whether it was the same candidate."""
+        """Whether its source and options were the same."""
         return not self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Everything at once. `settings` has what differs in the rules, the objective, the judge and the versions."""
+    """The whole comparison. `settings` has the differences in rules, objective, judge and versions."""
 
     run_a: str
     run_b: str
@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def same_winners(self) -> bool:
-        """Whether the same won, in whatever order."""
+        """Whether the same candidates won, in any order."""
         return set(self.winners_a) == set(self.winners_b)
 
     @property

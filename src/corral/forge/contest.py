@@ -24,7 +24,7 @@ from corral.forge.artifacts import are_whole
 from corral.forge.attempt import AttemptMaker
 from corral.forge.base import Base
 from corral.forge.callback import run_with_callback
-from corral.forge.candidate import Candidate, as_candidates
+from corral.forge.candidate import as_candidates
 from corral.forge.definition import describe_run, differences
 from corral.forge.events import Listener, Teller
 from corral.forge.ids import check_id, new_run_id
@@ -41,7 +41,7 @@ from corral.protocol import Backend
 from corral.spec import Lifetime, NetworkPolicy, Spec
 
 MAX_OBJECTIVE_BYTES = 100_000
-"""The objective is an argument of a command, and Linux takes none of more than 128 KiB."""
+"""The objective is an argument of a command, which Linux limits to 128 KiB."""
 _LOCAL_BACKENDS = ("embedded", "docker", "memory")
 _BASE_SECONDS = 3600.0
 
@@ -93,10 +93,9 @@ class Contest:
         if resume is not None:
             if run_id is not None:
                 raise SpecError("a resumed run has its id already", hint="give either run_id or resume")
-            return await _Hold(self, resumed=read_run(resume)).to_the_end()
-        return await _Hold(
-            self, path=self.artifacts_dir / check_id(run_id or new_run_id(), what="a run's id")
-        ).to_the_end()
+            return await _ContestRun(self, resumed=read_run(resume)).run()
+        path = self.artifacts_dir / check_id(run_id or new_run_id(), what="a run's id")
+        return await _ContestRun(self, path=path).run()
 
     def race(self, *, run_id: str | None = None, resume: Path | str | None = None) -> ContestResult:
         """`run` for synchronous code. If it is interrupted, it first ends its sandboxes and saves the results so far.
@@ -111,7 +110,7 @@ def race(candidates: Iterable[object], objective: str, judge: Judge | None = Non
     return Contest(candidates, objective, judge, **options).race()
 
 
-class _Hold:
+class _ContestRun:
     """One run of a contest, from its first event to its last."""
 
     def __init__(self, contest: Contest, *, path: Path | None = None, resumed: Run | None = None) -> None:
@@ -126,7 +125,7 @@ class _Hold:
         self._jobs = decide_jobs(contest.candidates, contest.settings, local=contest.backend.name in _LOCAL_BACKENDS)
         self._turns = plan_turns(contest.candidates, contest.settings)
 
-    async def to_the_end(self) -> ContestResult:
+    async def run(self) -> ContestResult:
         # Hashing folders may take a while: not on the event loop.
         self._definition = await asyncio.to_thread(self._define)
         self._take_over()
@@ -136,7 +135,7 @@ class _Hold:
             self._teller = Teller(writer.append, self._contest.listeners, offset=offset)
             writer.define(self._definition)
             try:
-                await self._go()
+                await self._run_and_judge()
             except BaseException:
                 self._close(writer, "interrupted")
                 raise
@@ -174,7 +173,7 @@ class _Hold:
             if attempt.finished and whole and turn in self._turns:
                 self._attempts[turn] = attempt
 
-    async def _go(self) -> None:
+    async def _run_and_judge(self) -> None:
         self._teller.tell(
             "run-started",
             run=self._definition["run"],
@@ -193,7 +192,7 @@ class _Hold:
         )
         left = [turn for turn in self._turns if turn not in self._attempts]
         if left:
-            await self._hold(left)
+            await self._make_attempts(left)
             for name in await asyncio.to_thread(self._list_changed):
                 self._teller.tell("warning", text=f"candidate {name} was changed on disk while the contest ran")
         self._teller.tell("judging")
@@ -214,21 +213,9 @@ class _Hold:
                 changed.append(candidate.id)
         return changed
 
-    async def _hold(self, left: Sequence[Turn]) -> None:
+    async def _make_attempts(self, left: Sequence[Turn]) -> None:
         begun = time.monotonic()
-        try:
-            for candidate in self._contest.candidates:
-                await self._prepare_base(candidate)
-            await self._rehearse()
-            how = next(iter(self._bases.values())).how
-            self._teller.tell("base-ready", how=how, seconds=round(time.monotonic() - begun, 3))
-            await self._run_all(left, self._make_attempts())
-        finally:
-            for base in self._bases.values():
-                await base.aclose()
-
-    def _make_attempts(self) -> AttemptMaker:
-        return AttemptMaker(
+        attempts = AttemptMaker(
             backend=self._contest.backend,
             settings=self._settings,
             objective=self._contest.objective,
@@ -237,32 +224,34 @@ class _Hold:
             tell=self._teller.tell,
             on_end=self._keep,
         )
+        try:
+            await self._prepare_bases()
+            await self._rehearse(attempts)
+            how = next(iter(self._bases.values())).how
+            self._teller.tell("base-ready", how=how, seconds=round(time.monotonic() - begun, 3))
+            await self._run_all(left, attempts)
+        finally:
+            for base in self._bases.values():
+                await base.aclose()
 
     def _keep(self, attempt: Attempt) -> None:
         self._attempts[Turn(attempt.candidate, attempt.round)] = attempt
 
-    async def _prepare_base(self, candidate: Candidate) -> None:
-        key = _base_key(candidate.image)
-        if key in self._bases:
-            return
-        base = self._bases[key] = Base(self._contest.backend, self._settings)
-        await base.prepare(
-            Spec(
-                image=candidate.image,
-                resources=self._settings.resources,
-                lifetime=Lifetime(seconds=_BASE_SECONDS),
-                labels={"corral.forge": "base"},
-            )
-        )
+    async def _prepare_bases(self) -> None:
+        images = {_base_key(candidate.image): candidate.image for candidate in self._contest.candidates}
+        resources, lifetime = self._settings.resources, Lifetime(seconds=_BASE_SECONDS)
+        for key, image in images.items():
+            base = self._bases[key] = Base(self._contest.backend, self._settings)
+            spec = Spec(image=image, resources=resources, lifetime=lifetime, labels={"corral.forge": "base"})
+            await base.prepare(spec)
 
-    async def _rehearse(self) -> None:
+    async def _rehearse(self, attempts: AttemptMaker) -> None:
         """Create one sandbox of each kind and end it: a spec that can't be met is reported before any candidate runs.
 
         Packages and images that this fetches are then available, and take no candidate's time.
         """
         # The base had this spec.
         seen: set[tuple[object, ...]] = {(_base_key(None), NetworkPolicy(), (), self._settings.resources)}
-        attempts = self._make_attempts()
         for candidate in self._contest.candidates:
             resources = candidate.resources or self._settings.resources
             key = _base_key(candidate.image)
@@ -286,17 +275,17 @@ class _Hold:
             )
         processors = list_processors() if self._settings.pin else []
         slots = Slots(self._jobs, processors)
-        # Sandboxes at once: those that run, as many that are ready, and one that is being emptied.
+        # Sandboxes at once: those that run, as many that are ready, and one whose artifacts are being collected.
         alive = asyncio.Semaphore(2 * self._jobs + 1)
 
-        async def one(turn: Turn) -> None:
+        async def make(turn: Turn) -> None:
             async with alive:
                 await attempts.make(self._by_id[turn.candidate], turn, slots)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for turn in left:
-                    group.create_task(one(turn))
+                    group.create_task(make(turn))
         except ExceptionGroup as failures:
             # A failure that belongs to no attempt, such as a full disk here: the first one says enough.
             raise failures.exceptions[0] from failures

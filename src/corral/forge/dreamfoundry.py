@@ -80,10 +80,7 @@ _MESSAGE_CHARACTERS = 500
 _MAX_ARGUMENT_BYTES = 128 * 1024
 _RULE, _THIN = "=" * 60, "-" * 40
 
-CANDIDATES: list[dict[str, Any]] = [
-    {"id": each.id, "name": each.name, "description": each.description, "script": str(each.path)}
-    for each in list_shipped()
-]
+CANDIDATES: list[dict[str, Any]] = [script.to_dict() for script in list_shipped()]
 """The five candidates that ship with Corral."""
 
 
@@ -223,10 +220,9 @@ def run_all_candidates_in_daytona(
     """
     wanted = [_as_job(candidate, objective) for candidate in candidates]
     folder = Path(artifacts_dir)
-    found = run_with_callback(
-        lambda say: _run_jobs(wanted, say, backend, limits or Limits(), jobs, folder), log_callback
-    )
-    return list(found)
+    return [
+        *run_with_callback(lambda say: _run_jobs(wanted, say, backend, limits or Limits(), jobs, folder), log_callback)
+    ]
 
 
 def run_forge(
@@ -250,7 +246,7 @@ def run_forge(
         SpecError: malformed candidates.
         CapabilityError: a backend without isolation.
     """
-    chosen = [dict(candidate) for candidate in candidates] if candidates is not None else _find_candidates()
+    chosen = candidates if candidates is not None else [script.to_dict() for script in find_scripts()]
     wanted = [_as_job(candidate, objective) for candidate in chosen]
     out = None if quiet else sys.stdout
     lack = find_lack() if use_daytona else None
@@ -264,15 +260,11 @@ def run_forge(
 
     def tell(job: _Job, each: CandidateRun) -> None:
         with contextlib.suppress(OSError, ValueError):  # the reader is gone; the run goes on
-            write_lines(
-                out,
-                candidate_lines(
-                    job.name,
-                    error=each.error_message,
-                    has_artifact=each.artifact is not None,
-                    seconds=each.runtime_seconds,
-                ),
-            )
+            lines = candidate_lines(
+                job.name, error=each.error_message, has_artifact=each.artifact is not None,
+                seconds=each.runtime_seconds,
+            )  # fmt: skip
+            write_lines(out, lines)
 
     def run(where: str | Backend | None) -> list[CandidateRun]:
         return run_with_callback(lambda say: _run_jobs(wanted, say, where, limits, jobs, folder, tell), log_callback)
@@ -287,7 +279,7 @@ def run_forge(
 
 
 def _conclude(
-    objective: str, chosen: list[dict[str, Any]], wanted: list[_Job], runs: list[CandidateRun], folder: Path,
+    objective: str, chosen: Sequence[Mapping[str, Any]], wanted: list[_Job], runs: list[CandidateRun], folder: Path,
     out: TextIO | None, *, remote: bool,
 ) -> ForgeResult:  # fmt: skip
     scores = [_score(each) for each in runs]
@@ -345,14 +337,16 @@ async def _run_jobs(
         network = await _find_network(maker) if remote else NetworkPolicy()
         # On a service a sandbox has the resources that the service gives it.
         settings = limits.to_settings(Resources() if remote else Settings().resources)
-        first = _first_of_each(wanted)
+        # Two candidates with one id would write to one folder. Case is ignored, as some file systems do.
+        first = {str(job.candidate_id).lower(): job for job in reversed(wanted)}
 
-        async def run(number: int, job: _Job, scratch: Path) -> CandidateRun:
+        async def run(job: _Job, scratch: Path) -> CandidateRun:
             narrator = _Narrator(job, say, remote=remote)
-            if number not in first:
+            if first[str(job.candidate_id).lower()] is not job:
                 return narrator.refuse(f"Two candidates have the id {job.candidate_id!r}")
             async with free:
-                await asyncio.to_thread(_forget, folder, job)
+                if folder is not None:
+                    await asyncio.to_thread(forget_artifact, folder, job.candidate_id)
                 if (fault := await asyncio.to_thread(job.find_fault)) is not None:
                     return narrator.refuse(fault)
                 done = await _run_one(job, maker, settings, network, narrator, scratch)
@@ -362,7 +356,7 @@ async def _run_jobs(
 
         with tempfile.TemporaryDirectory(prefix="corral-forge-") as scratch:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(run(number, job, Path(scratch))) for number, job in enumerate(wanted)]
+                tasks = [group.create_task(run(job, Path(scratch))) for job in wanted]
         return [task.result() for task in tasks]
     finally:
         if remote:
@@ -400,7 +394,6 @@ async def _run_one(
 
 
 def _as_result(attempt: Attempt, content: bytes | None) -> CandidateRun:
-    own: Literal["candidate", "infrastructure"] = "candidate" if attempt.finished else "infrastructure"
     return CandidateRun(
         candidate_id=attempt.candidate,
         sandbox_id=attempt.sandbox_id or None,
@@ -410,7 +403,7 @@ def _as_result(attempt: Attempt, content: bytes | None) -> CandidateRun:
         runtime_seconds=attempt.seconds or 0.0,
         error_message=explain(attempt),
         exit_code=attempt.exit_code,
-        failure=None if attempt.ok else own,
+        failure=None if attempt.ok else "candidate" if attempt.finished else "infrastructure",
         artifact=content,
         retry=not attempt.finished,
     )
@@ -515,22 +508,6 @@ async def _find_network(service: Backend) -> NetworkPolicy:
     return NetworkPolicy("open") if "open" in offered else NetworkPolicy()
 
 
-def _first_of_each(wanted: Sequence[_Job]) -> set[int]:
-    """Two candidates with one id would write to one folder. Case is ignored, as some file systems do."""
-    found: dict[str, int] = {}
-    for number, job in enumerate(wanted):
-        found.setdefault(str(job.candidate_id).lower(), number)
-    return set(found.values())
-
-
-def _forget(folder: Path | None, job: _Job) -> None:
-    """Remove what an earlier run left, so that it is not taken for this run's."""
-    if folder is not None:
-        # An invalid id is refused in a moment; a file that stays is written over or told of.
-        with contextlib.suppress(SpecError, OSError):
-            forget_artifact(folder, check_id(job.candidate_id))
-
-
 def _save(folder: Path | None, done: CandidateRun) -> CandidateRun:
     if folder is None or done.artifact is None:
         return done
@@ -553,13 +530,6 @@ def _as_job(candidate: Mapping[str, Any], objective: str) -> _Job:
         candidate_id=str(candidate_id), name=str(candidate.get("name") or candidate_id), script=Path(script),
         objective=objective,
     )  # fmt: skip
-
-
-def _find_candidates() -> list[dict[str, Any]]:
-    return [
-        {"id": each.id, "name": each.name, "description": each.description, "script": str(each.path)}
-        for each in find_scripts()
-    ]
 
 
 def _score(run: CandidateRun) -> ScoreResult:
@@ -648,8 +618,10 @@ def write_lines(out: TextIO | None, lines: Iterable[str]) -> None:
 
 
 def forget_artifact(folder: Path, candidate_id: str) -> None:
-    """Remove what an earlier run left. Raises: OSError."""
-    (folder / candidate_id / ARTIFACT).unlink(missing_ok=True)
+    """Remove what an earlier run left, so that it is not taken for this run's."""
+    # An invalid id is refused later; a file that can't be removed is overwritten or reported later.
+    with contextlib.suppress(SpecError, OSError):
+        (folder / check_id(candidate_id) / ARTIFACT).unlink(missing_ok=True)
 
 
 def keep_artifact(folder: Path, candidate_id: str, content: bytes) -> None:

@@ -33,11 +33,11 @@ _OWN_ERRORS = (CapabilityError, UnknownBackendError, SandboxClosedError, Sandbox
 
 
 _RUN_ENV = {"PYTHONUNBUFFERED": "1"}
-"""So that what a candidate prints is seen while it runs, on every backend."""
+"""So that output is seen while a candidate runs, on every backend."""
 
 
 _BACKLOG_BYTES = 1024 * 1024
-"""A fast program prints before we read: so much of its output is kept."""
+"""How much output is kept of a program that prints faster than we read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +117,9 @@ async def _run_agent(
     if box.closed:
         return RunEnd(exit_code=exit_code or 1, reason=reason, usage=Usage(wall), said=said or "it closed its sandbox")
     after = await box.usage()
-    cpu = (
-        after.cpu_seconds - before.cpu_seconds
-        if after.cpu_seconds is not None and before.cpu_seconds is not None
-        else None
-    )
+    cpu = None
+    if after.cpu_seconds is not None and before.cpu_seconds is not None:
+        cpu = after.cpu_seconds - before.cpu_seconds
     usage = Usage(wall, cpu, after.peak_memory_bytes, ("counted for the whole sandbox, without the function itself",))
     return RunEnd(exit_code=exit_code, reason=reason, usage=usage, said=said)
 
@@ -131,10 +129,10 @@ class _AgentError(Exception):
 
 
 async def _work_for(work: Coroutine[Any, Any, object], seconds: float) -> bool:
-    """Whether it ended in time. It runs in its own task, so that what it does to the task stays there.
+    """Whether it ended in time. It has a task of its own, so that it can't cancel ours.
 
-    A function that ignores its cancellation, or a plain one in its thread, can't be ended and is left alone. Its
-    sandbox is closed next, so it can do nothing more with that.
+    A function that ignores its cancellation, or a plain one in its thread, can't be stopped. Its sandbox is closed
+    next, so it can do nothing more with that.
 
     Raises:
         BackendError, SandboxError: the sandbox failed under it.
@@ -153,7 +151,7 @@ async def _work_for(work: Coroutine[Any, Any, object], seconds: float) -> bool:
     if isinstance(error, BackendError | SandboxError) and not isinstance(error, _OWN_ERRORS):
         raise error
     if error is not None:
-        raise _AgentError(_describe(error)) from error
+        raise _AgentError(f"{type(error).__name__}: {error}") from error
     return True
 
 
@@ -168,7 +166,3 @@ async def _catch(work: Coroutine[Any, Any, object]) -> BaseException | None:
     except BaseException as error:  # noqa: BLE001 - handed over
         return error
     return None
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

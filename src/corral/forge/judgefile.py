@@ -18,8 +18,8 @@ from corral.forge.judge.rubric import recorded_rubric
 SHIPPED: Mapping[str, Callable[[], Judge]] = {"default": default_judge, "rubric": recorded_rubric}
 
 
-def find_judge(name: str, *, folder: Path | None = None) -> Judge:
-    """`default`, `rubric`, or `FILE.py:NAME`, relative to the folder: a `Judge`, or a function that gives one.
+def find_judge(name: str) -> Judge:
+    """`default`, `rubric`, or `FILE.py:NAME`: a `Judge`, or a function that returns one.
 
     The file runs in this process, with your rights.
 
@@ -33,7 +33,7 @@ def find_judge(name: str, *, folder: Path | None = None) -> Judge:
         near = difflib.get_close_matches(name, SHIPPED, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"give {', '.join(SHIPPED)} or FILE.py:NAME"
         raise SpecError(f"no judge named {name!r}", hint=hint)
-    file = (folder or Path()) / path
+    file = Path(path)
     value = getattr(_load(file), attribute, None)
     if callable(value) and not isinstance(value, Judge):
         value = value()
@@ -56,7 +56,7 @@ def recognise_judge(description: Mapping[str, Any]) -> Judge:
 def _load(file: Path) -> Any:
     if not file.is_file():
         raise SpecError(f"no such file: {str(file)!r}", hint="a judge is given as FILE.py:NAME")
-    # A name of its own for each file: two may be called judge.py.
+    # Each file gets its own module name: two may be called judge.py.
     name = f"corral_judge_{hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None

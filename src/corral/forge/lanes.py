@@ -68,7 +68,7 @@ class Lanes:
         self.at = 0.0
         """Seconds since the run began, at the last event."""
         self.base = ""
-        """How the base was made."""
+        """How the base was created."""
         self.lanes: dict[str, Lane] = {}
         self.warnings: deque[str] = deque(maxlen=_MAX_WARNINGS)
 
@@ -126,7 +126,7 @@ class Lanes:
         self.run["objective"] = clean_line(str(data.get("objective", "")), limit=2000)
         for found in data.get("candidates", ()):
             id_ = str(found.get("id", ""))
-            if id_ not in self.lanes:  # a resumed run starts with what it has
+            if id_ not in self.lanes:  # a resumed run has a second start
                 self.lanes[id_] = Lane(
                     id_, clean_line(str(found.get("name", "") or id_), limit=80),
                     clean_line(str(found.get("description", "")), limit=300),

@@ -16,7 +16,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "sandbox_id": (str,), "phases": (dict,), "exit_code": (int, type(None)), "seconds": NUMBER, "cpu_seconds": NUMBER,
     "peak_memory_bytes": NUMBER,
 }  # fmt: skip
-OWN_FAILURES: frozenset[str] = frozenset({"crashed", "timeout", "oom", "no-artifact", "refused-artifact"})
 UNFINISHED: frozenset[str] = frozenset({"infrastructure", "cancelled"})
 """Outcomes that say nothing about the candidate: a resumed run tries them again."""
 

@@ -26,15 +26,11 @@ class AttemptLog:
     def __init__(self, tell: Tell, *, limit_bytes: int, kept_bytes: int = KEPT_BYTES) -> None:
         self._tell = tell
         self._room = limit_bytes
-        self._total = 0
+        self.total_bytes = 0
+        """How much was printed."""
         self._capture = Capture(kept_bytes)
         self._decoders: dict[StreamName, Any] = {}
         self._finished = False
-
-    @property
-    def total_bytes(self) -> int:
-        """How much was printed."""
-        return self._total
 
     @property
     def text(self) -> str:
@@ -46,14 +42,14 @@ class AttemptLog:
         if self._finished:
             return
         self._capture.add(chunk.stream, chunk.data)
-        self._total += len(chunk.data)
+        self.total_bytes += len(chunk.data)
         if self._room <= 0:
             return
         data = chunk.data[: self._room]
         self._room -= max(len(data), _LEAST_BYTES)
         self._pass_on(chunk.stream, data, final=self._room <= 0)
         if self._room <= 0:
-            self._tell("output-cut", bytes=self._total)
+            self._tell("output-cut", bytes=self.total_bytes)
 
     def say(self, text: str) -> None:
         """Add a line from a function that drives an agent."""
@@ -61,7 +57,7 @@ class AttemptLog:
 
     def count(self, total_bytes: int) -> None:
         """Correct the total to what the sandbox counted: it drops a part of a flood before it arrives here."""
-        self._total = max(self._total, total_bytes)
+        self.total_bytes = max(self.total_bytes, total_bytes)
 
     def finish(self) -> None:
         """End the log. Half a character at the end is shown as U+FFFD."""

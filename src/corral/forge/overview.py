@@ -71,7 +71,6 @@ class CandidateRow:
 
     @property
     def cpu_seconds(self) -> float | None:
-        """CPU time."""
         if self.standing is not None and self.standing.cpu_seconds is not None:
             return self.standing.cpu_seconds
         times = [attempt.cpu_seconds for attempt in self.attempts if attempt.cpu_seconds is not None]
@@ -79,7 +78,6 @@ class CandidateRow:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """Peak memory."""
         if self.standing is not None and self.standing.peak_memory_bytes is not None:
             return self.standing.peak_memory_bytes
         return max(
@@ -127,7 +125,6 @@ class Overview:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the contest."""
         found = self.definition.get("settings")
         return found if isinstance(found, dict) else {}
 
@@ -138,7 +135,6 @@ class Overview:
 
 
 def make_overview(run: Run) -> Overview:
-    """The overview of a run."""
     definition = run.definition
     warnings: list[str] = []
     seconds: float | None = None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from corral.forge.runfolder import Run
 
 _YIELD_EVERY = 200
-"""After so many events without a pause, other tasks on the event loop get their turn."""
+"""After this many events without a pause, other tasks on the event loop may run."""
 
 
 async def replay(
@@ -26,7 +26,7 @@ async def replay(
     Times are counted from the start, so a slow listener does not stretch the replay: late events come at once.
 
     Args:
-        run: From its folder; also an interrupted one.
+        run: A run read from its folder, also an interrupted one.
         speed: 2 is twice as fast, 0.5 half as fast, 0 does not wait.
         sleep: How to wait.
         clock: What time it is, in seconds.

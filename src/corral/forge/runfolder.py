@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from corral.errors import RunFolderError
+from corral.forge.artifacts import read_artifact
 from corral.forge.definition import FORMAT
 from corral.forge.events import NUMBER, ForgeEvent, check_all, check_kinds
 from corral.forge.ids import check_id
@@ -80,6 +81,11 @@ class Run:
         """The number of rounds."""
         return int(self.definition.get("settings", {}).get("repeat", 1))
 
+    @property
+    def winners(self) -> list[str]:
+        """The candidates with rank 1; several are a tie."""
+        return [standing.candidate for standing in self.standings if standing.rank == 1]
+
     def artifacts(self, candidate: str, number: int = 1) -> Path:
         """Where the artifacts of an attempt are."""
         return artifact_folder(self.path, Turn(candidate, number), self.repeat)
@@ -121,7 +127,10 @@ def read_run(path: Path | str) -> Run:
     """
     folder = Path(path)
     try:
-        definition = json.loads(_read_whole(folder / DEFINITION))
+        content, whole = read_artifact(folder, DEFINITION, max_bytes=_MAX_DEFINITION_BYTES)
+        if not whole:
+            raise ValueError("too long for a definition")
+        definition = json.loads(content)
         number = definition.get("format", FORMAT)  # one without a number is of the first format
         if isinstance(number, int) and number > FORMAT:  # before anything else: its keys may be other ones
             raise RunFolderError(
@@ -319,14 +328,6 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     with os.fdopen(open_plain(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="ascii") as file:
         file.write(json.dumps(value, indent=2) + "\n")
     beside.replace(path)
-
-
-def _read_whole(path: Path) -> bytes:
-    with os.fdopen(open_plain(path, os.O_RDONLY), "rb") as file:
-        content = file.read(_MAX_DEFINITION_BYTES + 1)
-    if len(content) > _MAX_DEFINITION_BYTES:
-        raise ValueError("too long for a definition")
-    return content
 
 
 def open_plain(path: Path, flags: int) -> int:

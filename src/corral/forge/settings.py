@@ -67,7 +67,7 @@ class Settings:
     pin: bool = False
     """Give each run a processor of its own."""
     retries: int = 1
-    """How often an attempt is retried whose sandbox could not be created or broke."""
+    """How often an attempt is retried if its sandbox could not be created, or failed."""
     setup: str = ""
     """Text for /bin/sh, run once in the base that every candidate starts from."""
     meter_seconds: float = 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from corral.errors import SpecError
 from corral.forge.candidate import Candidate
@@ -29,6 +30,10 @@ class ShippedScript:
     def to_candidate(self) -> Candidate:
         """The same as a `Candidate`."""
         return Candidate.script(self.path, id=self.id, name=self.name, description=self.description)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same in Dream Foundry's form."""
+        return {"id": self.id, "name": self.name, "description": self.description, "script": str(self.path)}
 
 
 def list_shipped() -> tuple[ShippedScript, ...]:

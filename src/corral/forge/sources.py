@@ -1,8 +1,9 @@
 """What a candidate is made of: a script, a folder, a commit, a command, or a user's function that drives an agent.
 
-A source has a description (for `run.json`, with a hash, so that a resumed run has the same candidates), files to copy
-into the sandbox, and the command to run. The contract of all but functions:
-`<command> "<objective>" <output file>`; exit code 0 is success, what is printed is the log, the file is the artifact.
+Each source has three methods: `describe` gives the entry for `run.json`, with a hash, so that a resumed run has the
+same candidates; `place` copies its files into a folder of the sandbox; `command` gives the words to run in that folder
+(functions have no command). The contract of all but functions: `<command> "<objective>" <output file>`; exit code 0 is
+success, what is printed is the log, the file is the artifact.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from corral.forge.calling import is_async
 from corral.forge.git import GIT, git_environment, run_git
 
 if TYPE_CHECKING:
-    from corral.client.sandbox import AsyncSandbox
     from corral.client.sync import Sandbox
 
 OBJECTIVE = "{objective}"
@@ -46,7 +46,7 @@ class ScriptSource:
 
     path: Path
     name: str = ""
-    """Its name inside; without one, its own."""
+    """Its name inside the sandbox; by default its own."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
@@ -55,21 +55,28 @@ class ScriptSource:
             raise SpecError(f"no such file: {str(self.path)!r}", hint="give the path of a script")
 
     def describe(self) -> dict[str, Any]:
-        """Kind, path and hash."""
         return {"kind": "script", "path": str(self.path.absolute()), "sha256": hash_file(self.path)}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """The script, under its name."""
         mode = 0o755 if Path(self.name).suffix not in _INTERPRETERS else 0o644
         await box.files.write(f"{folder}/{self.name}", await asyncio.to_thread(self.path.read_bytes), mode=mode)
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """The interpreter for its ending, if there is one, and its path."""
         return (*_INTERPRETERS.get(Path(self.name).suffix, ()), f"{folder}/{self.name}")
 
 
+class _Command:
+    """A source with a command of the user's."""
+
+    __slots__ = ()
+    argv: tuple[str, ...]
+
+    def command(self, folder: str) -> tuple[str, ...]:
+        return self.argv
+
+
 @dataclass(frozen=True, slots=True)
-class FolderSource:
+class FolderSource(_Command):
     """A folder with all its files, and the command that is run in it."""
 
     path: Path
@@ -85,30 +92,24 @@ class FolderSource:
             object.__setattr__(self, "argv", _find_start({name.name for name in self.path.iterdir()}, self.path))
 
     def describe(self) -> dict[str, Any]:
-        """Kind, path, command and hash."""
         return {
             "kind": "folder", "path": str(self.path.absolute()), "command": list(self.argv),
             "sha256": hash_folder(self.path),
         }  # fmt: skip
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """The folder's content."""
         await box.files.upload(self.path, folder)
-
-    def command(self, folder: str) -> tuple[str, ...]:
-        """The command as it was given."""
-        return self.argv
 
 
 @dataclass(frozen=True, slots=True)
-class GitSource:
+class GitSource(_Command):
     """A commit of a repository on this machine; uncommitted changes are ignored."""
 
     path: Path
     ref: str = "HEAD"
     argv: tuple[str, ...] = ()
     commit: str = field(default="", init=False)
-    """Resolved when the candidate is made: a branch may move later."""
+    """Resolved when the candidate is created: a branch may move later."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", Path(self.path))
@@ -123,14 +124,12 @@ class GitSource:
             object.__setattr__(self, "argv", _find_start(names, self.path))
 
     def describe(self) -> dict[str, Any]:
-        """Kind, path, command and commit."""
         return {
             "kind": "git", "path": str(self.path.absolute()), "ref": self.ref, "commit": self.commit,
             "command": list(self.argv),
         }  # fmt: skip
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """The files of the commit, by `git archive`."""
         await box.files.mkdir(folder)
         await box.files.unpack(folder, self._archive())
 
@@ -151,13 +150,9 @@ class GitSource:
                 process.kill()
                 await process.wait()
 
-    def command(self, folder: str) -> tuple[str, ...]:
-        """The command as it was given."""
-        return self.argv
-
 
 @dataclass(frozen=True, slots=True)
-class CommandSource:
+class CommandSource(_Command):
     """A command that exists in the sandbox, or that the setup has installed. A text is for /bin/sh."""
 
     argv: tuple[str, ...]
@@ -168,16 +163,10 @@ class CommandSource:
             raise SpecError("the command is empty", hint="give a program and its arguments")
 
     def describe(self) -> dict[str, Any]:
-        """Kind and command."""
         return {"kind": "command", "command": list(self.argv)}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """An empty folder, in which it runs."""
-        await box.files.mkdir(folder)
-
-    def command(self, folder: str) -> tuple[str, ...]:
-        """The command as it was given."""
-        return self.argv
+        await box.files.mkdir(folder)  # it runs there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +196,8 @@ class SyncSeat:
 class AgentSource:
     """A function that drives an agent. It runs in this process, and gets a sandbox for what the agent does.
 
-    An async function gets a `Seat`, a plain one a `SyncSeat` in a thread of its own: objective, sandbox, the path that
-    the artifact has to have, and `log()`. An exception counts as the candidate's crash.
+    An async function gets a `Seat`; a plain one runs in a thread and gets a `SyncSeat`. Both have the objective, the
+    sandbox, the path of the artifact, and `log()`. An exception counts as the candidate's crash.
     """
 
     function: Callable[[Seat], Awaitable[object]] | Callable[[SyncSeat], object]
@@ -223,21 +212,15 @@ class AgentSource:
         return is_async(self.function)
 
     def describe(self) -> dict[str, Any]:
-        """Kind and name, with the hash of its source if that is available."""
         called = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         name = f"{getattr(self.function, '__module__', '?')}.{called}"
         try:
-            source: str | None = inspect.getsource(self.function)
+            digest: str | None = hashlib.sha256(inspect.getsource(self.function).encode()).hexdigest()
         except (OSError, TypeError):
-            source = None
-        return {
-            "kind": "agent",
-            "name": name,
-            "sha256": hashlib.sha256(source.encode()).hexdigest() if source else None,
-        }
+            digest = None
+        return {"kind": "agent", "name": name, "sha256": digest}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
-        """An empty folder that it may use."""
         await box.files.mkdir(folder)
 
 

@@ -13,10 +13,10 @@ _OURS = re.compile(r"^from corral\.[^\n]+ import (\([^)]*\)|[^\n]*)\n", re.MULTI
 
 @cache
 def bundle(*parts: str) -> bytes:
-    """One text that stands alone: the parts one after the other, without their imports of each other.
+    """One self-contained text: the parts one after the other, without their imports of each other.
 
     Each part is a module's name below `corral.inside`, and comes after those that it imports. All share one namespace,
-    so no two may define the same name; a test looks for that.
+    so no two may define the same name; a test checks that.
     """
     paths = [_HERE / f"{part.replace('.', '/')}.py" for part in parts]
     texts = [path.read_text(encoding="utf-8").replace(_FUTURE, "") for path in paths]

@@ -1,10 +1,10 @@
-"""Operations on single files and folders, as every file agent does them.
+"""Operations on single files and folders, for every file agent.
 
-Nothing blocks on a FIFO or reads a device; what is written appears whole or not at all; what is removed may be of any
-depth. Without `links` no link is followed, at no place of a path.
+Nothing blocks on a FIFO or reads a device; written files appear whole or not at all; removed trees may be of any depth.
+Without `links`, no link in any part of a path is followed.
 
-Raises, all of them: OSError where the kernel refuses; RefusedError where we do; LinkFoundError for a link in a path
-that was to have none. `refusal.describe_refusal` makes one message of each.
+All of them raise OSError where the kernel refuses, RefusedError where we do, and LinkFoundError for a link that may not
+be followed. `refusal.describe_refusal` turns each into a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from corral.inside.lines import edit_text
 from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, open_folder, open_path, split
@@ -25,7 +25,7 @@ from corral.inside.refusal import RefusedError
 
 MAX_EDIT_BYTES = 64 * 1024 * 1024
 TEMPORARY_PREFIX = ".corral-"
-"""How the names of files begin that are not whole yet."""
+"""The names of unfinished files begin with it."""
 _EDIT_ATTEMPTS = 5
 _TURN_SECONDS = 1.0
 _COPIED_AT_ONCE = 1 << 20
@@ -40,7 +40,7 @@ _KIND_NAMES = {
 
 
 def describe(path: str, info: os.stat_result) -> dict[str, Any]:
-    """What is told of a file."""
+    """The description of a file, as messages carry it."""
     target = None
     if stat.S_ISLNK(info.st_mode):
         with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def look(path: str, *, follow: bool = True, links: bool = True) -> dict[str, Any
 
 
 def open_regular(path: str, *, links: bool = True, folder: int = HERE) -> int:
-    """A descriptor of a regular file, and of nothing else: no FIFO that blocks, no device, nothing of /proc."""
+    """Open a regular file, and nothing else: no FIFO, which would block, no device, no file of /proc."""
     try:
         descriptor = open_path(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, links=links, magic=False, folder=folder)
     except OSError as error:
@@ -111,7 +111,7 @@ def _refuse_proc() -> RefusedError:
 
 
 def read_all(descriptor: int, *, limit: int) -> bytes:
-    """All of a descriptor, refusing more than `limit`."""
+    """Read a descriptor to its end, refusing more than `limit` bytes."""
     chunks, total = [], 0
     while chunk := os.read(descriptor, _COPIED_AT_ONCE):
         total += len(chunk)
@@ -125,10 +125,19 @@ def read_all(descriptor: int, *, limit: int) -> bytes:
 
 
 def write_all(descriptor: int, content: bytes | memoryview) -> None:
-    """All of the content, to a descriptor that blocks."""
+    """Write all of the content to a blocking descriptor."""
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+class NewFile(NamedTuple):
+    """A file that is being written under a temporary name, and its future name; both are in an open folder."""
+
+    descriptor: int
+    temporary: str
+    folder: int
+    name: str
 
 
 @contextlib.contextmanager
@@ -140,88 +149,71 @@ def replacing(
     exclusive: bool = False,
     append: bool = False,
     links: bool = True,
-) -> Iterator[int]:
-    """The descriptor of a new file that takes the path's place at the end, or vanishes if anything goes wrong.
+    staged: bool = False,
+) -> Iterator[NewFile]:
+    """A new file that takes the path's place at the end, or is removed if anything goes wrong.
 
-    With `append` it begins with what is there. The mode is `mode`, else that of the file before, else 0644.
+    With `append` it begins with the content of the file before. The mode is `mode`, else that of the file before, else
+    0644. With `staged`, it may be created anew under its temporary name meanwhile.
     """
-    how: dict[str, Any] = {"mode": mode, "exclusive": exclusive, "append": append, "links": links}
-    held = _held_folder(path, parents=parents, links=links)
-    with held as (folder, name), _replacing(folder, name, **how) as (target, _):
-        yield target
+    with _held_folder(path, parents=parents, links=links) as (folder, name):
+        before = _find_existing(folder, name, exclusive=exclusive, links=links)
+        temporary = f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
+        target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            if append and before is not None:
+                _copy_into(target, folder, name)
+            yield NewFile(target, temporary, folder, name)
+            if staged:
+                written = open_regular(temporary, links=False, folder=folder)
+                os.close(target)
+                target = written
+            if mode is None:
+                mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
+            os.fchmod(target, mode)
+            if exclusive:
+                # Fails if another was faster, where rename would overwrite.
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.unlink(temporary, dir_fd=folder)
+            else:
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+        finally:
+            os.close(target)
 
 
 @contextlib.contextmanager
-def staging(path: str, *, mode: int | None = None, parents: bool = False, exclusive: bool = False) -> Iterator[str]:
-    """As `replacing`, for another who writes the content by its path, which is given: it may make the file anew."""
-    held = _held_folder(path, parents=parents, links=True)
-    with held as (folder, name), _replacing(
-        folder, name, mode=mode, exclusive=exclusive, append=False, links=True, staged=True
-    ) as (_, temporary):
-        yield f"{os.path.dirname(os.path.realpath(path)).rstrip('/')}/{temporary}"
+def staging(path: str, **how: Any) -> Iterator[str]:
+    """As `replacing`, for another process that writes the content: gives the temporary path."""
+    with replacing(path, staged=True, **how) as new:
+        yield f"{os.path.dirname(os.path.realpath(path)).rstrip('/')}/{new.temporary}"
 
 
 @contextlib.contextmanager
 def _held_folder(path: str, *, parents: bool, links: bool) -> Iterator[tuple[int, str]]:
-    """The folder of a file that is to be written: by a link that is put there later it can't be taken for another."""
+    """Open the folder of a file that is to be written, so that a link added later can't redirect the write."""
     if links:
         _refuse_magic(path)
         above, name = os.path.split(os.path.realpath(path))
         if parents:
-            make_folders(above, mode=0o755)
+            make_folders(above)
         folder = open_folder(above, ())
     else:
         above, name = os.path.split(path)
         folder = open_folder("/", split(above), make=parents)
     try:
-        yield folder, name
+        yield folder, name or "."  # "/" has no name, and is refused as any other folder
     finally:
         os.close(folder)
 
 
-@contextlib.contextmanager
-def _replacing(
-    folder: int,
-    name: str,
-    *,
-    mode: int | None = None,
-    exclusive: bool = False,
-    append: bool = False,
-    links: bool,
-    staged: bool = False,
-) -> Iterator[tuple[int, str]]:
-    before = _find_existing(folder, name, exclusive=exclusive, links=links)
-    temporary = f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
-    target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-    try:
-        if append and before is not None:
-            _copy_into(target, folder, name)
-        yield target, temporary
-        if staged:
-            written = open_regular(temporary, links=False, folder=folder)
-            os.close(target)
-            target = written
-        if mode is None:
-            mode = 0o644 if before is None else stat.S_IMODE(before.st_mode)
-        os.fchmod(target, mode)
-        if exclusive:
-            # Fails if another was faster, where rename would overwrite.
-            os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.unlink(temporary, dir_fd=folder)
-        else:
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=folder)
-        raise
-    finally:
-        os.close(target)
-
-
 def _refuse_magic(path: str) -> None:
-    """Links of /proc that lead to what another process has are not followed for writing either."""
+    """Links of /proc that lead to files of other processes are not followed for writing either."""
     if hasattr(os, "O_PATH"):
-        with contextlib.suppress(FileNotFoundError):  # it will be made
+        with contextlib.suppress(FileNotFoundError):  # it will be created
             os.close(open_path(path, os.O_PATH, magic=False))
 
 
@@ -250,13 +242,14 @@ def _copy_into(target: int, folder: int, name: str) -> None:
 
 
 def write(path: str, content: bytes, **how: Any) -> None:
-    """Write content at once. `how`: as `replacing`."""
-    with replacing(path, **how) as target:
-        write_all(target, content)
+    """Replace a file. `how`: the options of `replacing`."""
+    with replacing(path, **how) as new:
+        write_all(new.descriptor, content)
 
 
 def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = True) -> bytes | None:
-    """Compare and swap: what `make` gives takes the content's place if that is still what was read; None leaves it."""
+    """Compare and swap: replace the content with what `make` returns for it, unless the file has changed meanwhile. If
+    it returns None, the file stays as it is."""
     for _ in range(_EDIT_ATTEMPTS):
         descriptor = open_regular(path, links=links)
         try:
@@ -295,10 +288,9 @@ class _RacedError(Exception):
 
 def _swap(path: str, before: os.stat_result, content: bytes, *, links: bool) -> bool:
     try:
-        held = _held_folder(path, parents=False, links=links)
-        with held as (folder, name), _replacing(folder, name, links=links) as (target, _):
-            write_all(target, content)
-            now = os.lstat(name, dir_fd=folder)
+        with replacing(path, links=links) as new:
+            write_all(new.descriptor, content)
+            now = os.lstat(new.name, dir_fd=new.folder)
             if (now.st_ino, now.st_mtime_ns, now.st_size) != (before.st_ino, before.st_mtime_ns, before.st_size):
                 raise _RacedError
     except _RacedError:
@@ -331,45 +323,46 @@ def edit(
 
 
 def make_folder(path: str, *, parents: bool = False, mode: int | None = None) -> None:
-    """A new folder; with `parents` also those above it, and then it may be there already."""
+    """Create a folder; with `parents` also those above it, and then it may exist already."""
+    above, name = os.path.split(path.rstrip("/") or "/")
     if parents:
+        make_folders(above)
+    folder = open_folder(above or ".", ())
+    try:
+        flags = _LISTED
         try:
-            make_folders(path, mode=0o755)
-        except NotADirectoryError:
-            if os.path.lexists(path):  # the file itself has this name, not one above it
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
-            raise
-    else:
-        os.mkdir(path)
-        os.chmod(path, 0o755)
-    if mode is not None:
-        os.chmod(path, mode)
+            os.mkdir(name or ".", 0o755, dir_fd=folder)
+        except FileExistsError:
+            if not parents or not os.path.isdir(path):
+                raise
+            flags &= ~getattr(os, "O_NOFOLLOW", 0)
+        if mode is not None:
+            # By descriptor: a program may have put a link in the place of a folder that was just created.
+            descriptor = os.open(name or ".", flags, dir_fd=folder)
+            try:
+                os.fchmod(descriptor, mode)
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(folder)
 
 
-def make_folders(path: str, *, mode: int | None = None) -> None:
-    """A folder and those above it, new ones with this mode (else as the umask has it). Without recursion: a path has
-    room for 2,000 of them."""
-    missing = []
+def make_folders(path: str) -> None:
+    """Create a folder and those above it, where they are missing. Existing links are followed. Without recursion: a
+    path has room for 2,000 folders."""
+    missing: list[str] = []
     while True:
         try:
-            if not stat.S_ISDIR(os.stat(path).st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-            break
+            os.close(open_folder(path, reversed(missing), make=True))
+            return
         except FileNotFoundError:
-            above = os.path.dirname(path.rstrip("/"))
+            above, name = os.path.split(path.rstrip("/"))
             if not above:
                 raise
-            missing.append(path)
+            missing.append(name)
             path = above
-    for folder in reversed(missing):
-        try:
-            os.mkdir(folder)
-        except FileExistsError:
-            if not os.path.isdir(folder):
-                raise
-        else:
-            if mode is not None:
-                os.chmod(folder, mode)
+        except LinkFoundError as error:  # it leads nowhere: else it would have been followed
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from error
 
 
 def move(source: str, target: str, *, overwrite: bool = True) -> None:
@@ -386,7 +379,7 @@ def move(source: str, target: str, *, overwrite: bool = True) -> None:
 
 
 def remove(path: str, *, recursive: bool = False) -> None:
-    """Remove a file or an empty folder; with `recursive` a folder with all that is in it."""
+    """Remove a file or an empty folder; with `recursive`, a folder with its content."""
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
     elif recursive:
@@ -398,7 +391,7 @@ def remove(path: str, *, recursive: bool = False) -> None:
 def remove_tree(path: str, *, unlock: bool = False) -> None:
     """Delete a folder by descriptors, moving deep children up so that neither paths nor the stack grow.
 
-    With `unlock`, folders that their owner may not enter are opened first: for trees that no program uses any more.
+    With `unlock`, folders that their owner may not enter get another mode first: for trees that no program uses.
     """
     if unlock:
         os.chmod(path, 0o700)
@@ -414,7 +407,7 @@ _LISTED = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW"
 
 
 def _empty(top: int, *, unlock: bool) -> None:
-    # Not our pid: another of that number may have been killed in the middle of the same tree.
+    # Not our pid: another process with that number may have been killed while it deleted the same tree.
     mark, counter = os.urandom(6).hex(), 0
     while folders := _unlink_files(top):
         for name in folders:
@@ -449,7 +442,7 @@ def _lift(name: str, source: int, new_name: str, target: int, *, unlock: bool) -
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        # A folder of a lower layer can't be renamed. Those are ours, so not deep enough to hurt.
+        # A folder of a lower layer can't be renamed. Those are our own, and not deep.
         folder = os.open(name, _LISTED, dir_fd=source)
         try:
             _empty(folder, unlock=unlock)

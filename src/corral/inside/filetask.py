@@ -1,9 +1,9 @@
-"""One request for files, answered by a process of its own whose standard streams are all that it has.
+"""One request for files, answered by a separate process through its standard streams.
 
-Answers go to standard output: a line of JSON for each batch (`{"items": […]}`) and for the last part; or, of `read` and
+Answers go to standard output: a line of JSON for each batch (`{"items": […]}`) and for the last part; for `read` and
 `pack`, a line and then the content. A refusal goes to standard error as one line of JSON, and the exit code is 1.
-Content and payloads come from standard input in blocks: 4 bytes say how long one is, and an empty one is the end. Input
-that ends without it was cut short, and then nothing is written.
+Content and payloads come from standard input in blocks: 4 bytes with the length, then the bytes; an empty block is the
+end. If the input ends without it, nothing is written.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from corral.inside.filerequests import answer
+from corral.inside.filerequests import answer, write_options
 from corral.inside.files import open_regular, replacing, staging, write_all
 from corral.inside.refusal import RefusedError, describe_refusal
-from corral.inside.tars.reading import PIECE_BYTES, BrokenArchiveError
-from corral.inside.tars.unpacking import LeadsOutError, unpack_tree
+from corral.inside.tars.reading import PIECE_BYTES
+from corral.inside.tars.unpacking import unpack_tree
 from corral.inside.tars.writing import pack_tree
 
 _BATCH_BYTES = 64 * 1024
 
 
 def serve_files(request: dict[str, Any]) -> int:
-    """Answer one request; gives the exit code."""
+    """Answer one request; returns the exit code."""
     operation = {
         "read": _serve_read, "write": _serve_write, "stage": _serve_stage, "pack": _serve_pack, "unpack": _serve_unpack,
     }.get(request["op"], _serve_request)  # fmt: skip
@@ -69,7 +69,7 @@ def _serve_request(request: dict[str, Any]) -> None:
 
 
 def _serve_read(request: dict[str, Any]) -> None:
-    """As much as there is when it is opened: one that grows has an end."""
+    """Up to the size that the file has when it is opened, so that a growing file has an end."""
     file = open_regular(request["path"], links=request.get("links", True))
     left = os.fstat(file).st_size
     _say({"size": left})
@@ -82,44 +82,31 @@ def _serve_read(request: dict[str, Any]) -> None:
 
 
 def _read_content() -> Iterator[bytes]:
-    while True:
-        left = int.from_bytes(_read_exactly(4), "big")
-        if left == 0:
-            return
-        while left:
-            piece = os.read(0, min(left, PIECE_BYTES))
-            if not piece:
-                raise RefusedError("aborted", errno.ECANCELED, "the content was cut short")
-            left -= len(piece)
-            yield piece
+    while left := int.from_bytes(b"".join(_read_exactly(4)), "big"):
+        yield from _read_exactly(left)
 
 
-def _read_exactly(count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = os.read(0, count - len(data))
+def _read_exactly(count: int) -> Iterator[bytes]:
+    while count:
+        piece = os.read(0, min(count, PIECE_BYTES))
         if not piece:
             raise RefusedError("aborted", errno.ECANCELED, "the content was cut short")
-        data += piece
-    return data
-
-
-def _how(request: dict[str, Any]) -> dict[str, Any]:
-    return {key: request[key] for key in ("mode", "parents", "exclusive", "append", "links") if key in request}
+        count -= len(piece)
+        yield piece
 
 
 def _serve_write(request: dict[str, Any]) -> None:
     size = 0
-    with replacing(request["path"], **_how(request)) as target:
+    with replacing(request["path"], **write_options(request)) as new:
         for piece in _read_content():
-            write_all(target, piece)
+            write_all(new.descriptor, piece)
             size += len(piece)
     _say({"size": size})
 
 
 def _serve_stage(request: dict[str, Any]) -> None:
-    """Another writes the content, to the path that is said first; then comes how much it was, as a block of digits."""
-    with staging(request["path"], **_how(request)) as place:
+    """Another process writes the content to a path that is sent first; its size then comes as a block of digits."""
+    with staging(request["path"], **write_options(request)) as place:
         _say({"place": place})
         size = int(b"".join(_read_content()))
         found = os.lstat(place).st_size
@@ -134,10 +121,7 @@ def _serve_pack(request: dict[str, Any]) -> None:
 
 def _serve_unpack(request: dict[str, Any]) -> None:
     content = _read_content()
-    try:
-        count = unpack_tree(request["path"], content)
-        for _ in content:  # what follows the end of the archive
-            pass
-    except (BrokenArchiveError, LeadsOutError) as error:
-        raise RefusedError("archive", 0, f"malformed archive: {error}") from error
+    count = unpack_tree(request["path"], content)
+    for _ in content:  # what follows the end of the archive
+        pass
     _say({"count": count})

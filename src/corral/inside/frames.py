@@ -10,11 +10,11 @@ To the agent (the number is that of a program, 0 for the agent itself):
 | `G` | a signal for its process group: 4 bytes |
 | `R` | the terminal's new size: rows and columns, 2 bytes each |
 | `K` | end it with all that it started: the reason |
-| `Z` | end what it left running after its own end |
-| `A` | so many bytes of output were taken: 8 bytes |
-| `P` (0) | are you there? |
-| `D` (0) | the host lets go |
-| `O` (0) | the host owns what runs here: JSON, see `Agent.own` |
+| `Z` | end the processes that it left running |
+| `A` | bytes of output that the host has read: 8 bytes |
+| `P` (0) | ping |
+| `D` (0) | the host detaches |
+| `O` (0) | the host owns the programs here: JSON, see `Agent.own` |
 | `L` (0) | Python text whose functions `S` may name as a `task` |
 
 From the agent:
@@ -25,8 +25,8 @@ From the agent:
 | `s` | started: JSON with `pid` |
 | `f` | not started: JSON with `error` and `text` |
 | `o`, `e`, `O`, `E` | output and error output, `O` and `E` compressed |
-| `k` | left out of a stream, because it is beyond the limit: JSON with `stream` and `bytes` |
-| `w` | so many bytes of input were taken: 4 bytes |
+| `k` | bytes beyond the limit that were dropped from a stream: JSON with `stream` and `bytes` |
+| `w` | bytes of input that the program has read: 4 bytes |
 | `c` | the program takes no more input |
 | `x` | ended: JSON with `code`, `signal`, `reason`, `wall`, `cpu`, `peak` |
 | `z` | nothing of the program is left running |
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 HEAD = struct.Struct(">cII")
 WINDOW_BYTES = 1024 * 1024
-"""So many bytes of a program's output, and of its input, may be on their way before the other side has taken them."""
+"""How many unacknowledged bytes of a program's output, and of its input, may be on their way."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 PIECE_BYTES = 64 * 1024
-"""A frame of output or input has no more."""
+"""The most that a frame of output or input holds."""
 HAS_ZLIB = zlib is not None
 _WORTH_BYTES = 2048
 _PLAIN_FRAMES = 16
-"""After a piece that did not become smaller, so many are not tried."""
+"""After a piece that did not become smaller, so many pieces are not compressed."""
 
 
 def pack(kind: bytes, number: int, data: bytes = b"") -> bytes:
@@ -64,7 +64,7 @@ def pack(kind: bytes, number: int, data: bytes = b"") -> bytes:
 
 
 def unpack(data: bytes) -> bytes:
-    """What a compressed frame holds. Raises: ValueError, zlib.error for more than a piece."""
+    """The content of a compressed frame. Raises: ValueError, zlib.error if it is malformed or more than a piece."""
     inflating = zlib.decompressobj()
     content = inflating.decompress(data, PIECE_BYTES)
     if not inflating.eof:
@@ -73,13 +73,13 @@ def unpack(data: bytes) -> bytes:
 
 
 class Packer:
-    """Compresses the pieces of one stream, unless they don't become smaller: a terminal is slow, a network may be."""
+    """Compresses the pieces of one stream if that makes them smaller: terminals and some networks are slow."""
 
     def __init__(self) -> None:
         self._plain = 0
 
     def pack(self, data: bytes) -> bytes | None:
-        """Less, or None."""
+        """The compressed piece; None if it should be sent as it is."""
         if not HAS_ZLIB or len(data) < _WORTH_BYTES:
             return None
         if self._plain:
@@ -93,15 +93,14 @@ class Packer:
 
 
 class Parser:
-    """From bytes as they come to whole frames. What comes is hostile: a frame is bounded."""
+    """Cuts a stream of bytes into frames of at most `most` bytes: the sender may be hostile."""
 
     def __init__(self, most: int = MAX_FRAME_BYTES) -> None:
-        """`most`: how many bytes a frame may have."""
         self._buffer = bytearray()
         self._most = most
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """Whole frames. Raises: ValueError for what can't be one."""
+        """The frames that are complete now. Raises: ValueError for one that is too long."""
         self._buffer += data
         while len(self._buffer) >= HEAD.size:
             kind, number, size = HEAD.unpack_from(self._buffer)

@@ -11,8 +11,8 @@ import re
 def compile_glob(pattern: str) -> re.Pattern[str]:
     """The regular expression whose `fullmatch` of a relative path says whether the glob matches it.
 
-    What stands between two stars of a kind is matched as early as possible and never again: that is enough for a glob,
-    and keeps `*a*a*a*a*` and `**/a/**/a/**` from taking for ever. A model may have written the pattern.
+    The text between two stars of a kind is matched as early as possible, without backtracking: that is enough for a
+    glob, and keeps `*a*a*a*a*` and `**/a/**/a/**` from taking for ever. A model may have written the pattern.
     """
     segments = pattern.strip("/").split("/")
     once = _Once()
@@ -37,7 +37,7 @@ def find_depth(pattern: str) -> int | None:
 
 
 def split_absolute(pattern: str) -> tuple[str, str]:
-    """An absolute pattern as the folder that it begins with and the rest: not all of / need be walked for it."""
+    """Split an absolute pattern into its fixed folder and the rest, so that not all of / is walked."""
     parts = [part for part in pattern.split("/") if part]
     fixed = 0
     while fixed < len(parts) - 1 and not set(parts[fixed]) & set("*?["):
@@ -46,18 +46,18 @@ def split_absolute(pattern: str) -> tuple[str, str]:
 
 
 def is_included(name: str, below: str, include: re.Pattern[str] | None) -> bool:
-    """Whether a file is asked for, by its name or by its path below the folder that is searched."""
+    """True if a file's name, or its path below the searched folder, matches `include`."""
     return include is None or include.fullmatch(name) is not None or include.fullmatch(below) is not None
 
 
 class _Once:
-    """Atomic groups. `(?>…)` came with Python 3.11; a look ahead that captures, and its text again, mean the same."""
+    """Atomic groups. `(?>…)` needs Python 3.11; a look-ahead that captures, then a reference to it, means the same."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def match(self, expression: str) -> str:
-        """Matches as the expression does first, and never in another way."""
+        """An expression that matches as this one does first, without backtracking into it."""
         self._count += 1
         return f"(?=(?P<once{self._count}>{expression}))(?P=once{self._count})"
 
@@ -83,7 +83,7 @@ def _translate(segment: str, once: _Once) -> str:
 
 
 def _find_class_end(segment: str, start: int) -> int:
-    """Where a `[…]` closes; 0 if it never does. A `]` that comes first stands for itself, and `^` for `!`."""
+    """The index of the `]` that closes a class, or 0. A `]` that comes first is literal, and `^` means `!`."""
     at = start + (segment[start : start + 1] in ("!", "^"))
     return max(0, segment.find("]", at + 1))
 

@@ -1,16 +1,16 @@
-"""How much a JSON text holds, before it is parsed.
+"""How many values a JSON text has, before it is parsed.
 
-A parser holds the interpreter's lock until it is done, and makes a hundred bytes of each `{},`: so hostile JSON is
-bounded first. What depends on the text's length is done by functions that run through memory once.
+A parser holds the interpreter's lock until it is done, and needs a hundred bytes of memory for each `{},`: so hostile
+JSON is bounded first, by functions that read the text once.
 """
 
 from __future__ import annotations
 
 
 def outside_texts(data: bytes, *, max_texts: int) -> tuple[int, bytes] | None:
-    """How many strings there are, and what stands outside them; None if there are more than `max_texts`.
+    """The number of strings, and the text outside them; None if there are more than `max_texts`.
 
-    Of what is no JSON, anything may be told: the parser refuses it.
+    For malformed JSON the result means nothing: the parser refuses it.
     """
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # in JSON they stand in strings alone
@@ -21,11 +21,10 @@ def outside_texts(data: bytes, *, max_texts: int) -> tuple[int, bytes] | None:
 
 
 def count_values(data: bytes, *, most: int) -> int:
-    """About how many strings, numbers, objects and lists a JSON text has; if it is more than `most`, then something
-    above that."""
+    """About how many strings, numbers, objects and lists a JSON text has; more than `most` if it has more."""
     rough = _count(data)
     if rough <= most:
-        return rough  # with what stands in strings, which can only be too many
+        return rough  # the text in strings was counted too, so this is an upper bound
     found = outside_texts(data, max_texts=2 * most)
     return most + 1 if found is None else _count(found[1])
 

@@ -1,4 +1,4 @@
-"""Text matched and replaced: what grep and replace mean by a pattern, a line and a text file, wherever they run."""
+"""What grep, replace and edit mean by a pattern, a line and a text file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, BinaryIO
 from corral.inside.refusal import RefusedError
 
 MAX_LINE_BYTES = 4096
-"""More of a matching line is not shown."""
+"""Matching lines are cut here."""
 SNIFF_BYTES = 8192
 
 
 def compile_pattern(pattern: str, *, fixed: bool, ignore_case: bool) -> re.Pattern[bytes]:
-    """Raises: RefusedError ("pattern") for what is not a regular expression."""
+    """The pattern as a regular expression of bytes. Raises: RefusedError ("pattern") if it is malformed."""
     text = pattern.encode("utf-8", "surrogateescape")
     try:
         return re.compile(re.escape(text) if fixed else text, re.IGNORECASE if ignore_case else 0)
@@ -25,14 +25,14 @@ def compile_pattern(pattern: str, *, fixed: bool, ignore_case: bool) -> re.Patte
 
 
 def is_text(content: bytes) -> bool:
-    """Whether it looks like text: no NUL at its beginning."""
+    """True if there is no NUL at the beginning."""
     return b"\0" not in content[:SNIFF_BYTES]
 
 
 def find_lines(file: BinaryIO, wanted: re.Pattern[bytes], *, piece_bytes: int = -1) -> Iterator[tuple[int, str]]:
     """The lines that match, with their numbers, each cut at `MAX_LINE_BYTES`.
 
-    A line that is longer than `piece_bytes` is searched in pieces of that size, and given once.
+    A line longer than `piece_bytes` is searched in pieces of that size, and yielded once.
     """
     number, told, whole = 0, 0, True
     while piece := file.readline(piece_bytes):
@@ -45,10 +45,10 @@ def find_lines(file: BinaryIO, wanted: re.Pattern[bytes], *, piece_bytes: int = 
 
 
 def substitute(content: bytes, wanted: re.Pattern[bytes], new: bytes, *, fixed: bool) -> tuple[bytes, int]:
-    """The content with every match replaced, and how many there were.
+    """The content with every match replaced, and the number of matches.
 
     Raises:
-        RefusedError: ("replacement") the pattern has no such groups.
+        RefusedError: ("replacement") it names groups that the pattern does not have.
     """
     try:
         return wanted.subn((lambda _: new) if fixed else new, content)
@@ -59,11 +59,11 @@ def substitute(content: bytes, wanted: re.Pattern[bytes], new: bytes, *, fixed: 
 def edit_text(
     content: bytes, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
 ) -> tuple[bytes, dict[str, Any]]:
-    """An edit of what is in a file: the changed content, and `{"replacements": …, "sha256": …, "size": …}`.
+    """The changed content, and `{"replacements": …, "sha256": …, "size": …}`.
 
     Raises:
-        RefusedError: `old` is not there ("no_match"), or there more than once without `replace_all` ("ambiguous"), or
-            the content is not `expected_sha256` ("conflict").
+        RefusedError: `old` does not occur ("no_match"), or occurs more than once without `replace_all` ("ambiguous"),
+            or the content does not have `expected_sha256` ("conflict").
     """
     actual = hashlib.sha256(content).hexdigest() if expected_sha256 is not None else None
     if actual != expected_sha256:

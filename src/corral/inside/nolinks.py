@@ -1,8 +1,7 @@
 """Opening a file with rules about links: the one place where a confined path becomes a descriptor.
 
-Used inside sandboxes by the file agents and on the host for folders that others may write to. With the kernel's
-`openat2` where there is one, else step by step by descriptors. A link is not followed where none may be, also none that
-is put there meanwhile.
+Used inside sandboxes by the file agents and on the host for folders that others may write to. It uses the kernel's
+`openat2` if it can, else walks by descriptors. A link that is added meanwhile is not followed either.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 try:
     import ctypes
@@ -55,8 +54,8 @@ def split(path: str) -> list[str]:
 
 
 def open_path(path: str, flags: int, *, links: bool = True, magic: bool = True, folder: int = HERE) -> int:
-    """A descriptor of whatever is there. Without `links` no link is followed; without `magic`, none of those in /proc
-    that lead to what another process has (only where the kernel has `openat2`).
+    """Open anything. Without `links` no link is followed; without `magic`, no link in /proc that leads to a file of
+    another process (only where the kernel has `openat2`).
 
     Raises:
         LinkFoundError: a part of the path is a link, and `links` is False.
@@ -79,7 +78,7 @@ def open_path(path: str, flags: int, *, links: bool = True, magic: bool = True, 
 
 
 def _open_long(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
-    """However long the path is: in as many steps as the kernel needs."""
+    """Open a path of any length, in as many steps as the kernel needs."""
     held = None
     try:
         while len(path) > _PATH_BYTES and b"/" in path[1:_PATH_BYTES]:
@@ -94,18 +93,18 @@ def _open_long(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
             os.close(held)
 
 
-def open_folder(top: str | os.PathLike[str], parts: Sequence[str], *, make: bool = False) -> int:
-    """A descriptor of a folder below `top`, which may itself be reached by links. `make` makes what is missing.
+def open_folder(top: str | os.PathLike[str], parts: Iterable[str], *, make: bool = False) -> int:
+    """Open a folder below `top`, which may itself be reached by links. With `make`, missing folders are created.
 
     Raises:
         LinkFoundError: one of the parts is a link.
-        OSError: it is not there, or is not a folder.
+        OSError: it does not exist, or is not a folder.
     """
     return _walk(os.open(top, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0)), parts, make=make)
 
 
 def open_file(top: str | os.PathLike[str], parts: Sequence[str], flags: int) -> int:
-    """A descriptor of what is at the end of the way, whatever it is. Raises: as `open_folder`."""
+    """Open a file of any kind below `top`. Raises: as `open_folder`."""
     folder = os.open(top, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
     try:
         return open_path("/".join(parts) or ".", flags, links=False, folder=folder)
@@ -126,7 +125,7 @@ def openat2(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
 
 
 def is_of_proc(descriptor: int) -> bool:
-    """Whether an open file is one of /proc: such a file has no size, and reading it may do something."""
+    """True for an open file of /proc: such a file has no size, and reading it may have effects."""
     if _libc is None:
         return False
     buffer = ctypes.create_string_buffer(120)
@@ -138,9 +137,9 @@ def is_of_proc(descriptor: int) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _has_openat2() -> bool:
-    """Asked once: an older kernel and a container's filter refuse it, and no error of a path is mistaken for that.
+    """Tried once: an older kernel or a container's filter refuses it, and later errors must not be mistaken for that.
 
-    Raises: OSError where it can't be known now: programs may have used up memory or descriptors for a moment.
+    Raises: OSError if memory or descriptors are used up at the moment.
     """
     if _libc is None:
         return False
@@ -153,8 +152,8 @@ def _has_openat2() -> bool:
     return True
 
 
-def _walk(folder: int, parts: Sequence[str], *, make: bool = False) -> int:
-    """From an open folder, which is closed, to one below."""
+def _walk(folder: int, parts: Iterable[str], *, make: bool = False) -> int:
+    """Open a folder below an open one, which is closed."""
     try:
         for part in parts:
             try:
@@ -174,7 +173,7 @@ def _walk(folder: int, parts: Sequence[str], *, make: bool = False) -> int:
 
 
 def _open_last(folder: int, parts: Sequence[str], flags: int) -> int:
-    """From an open folder, which is closed, to what is at the end of the way."""
+    """Open a file of any kind below an open folder, which is closed."""
     folder = _walk(folder, parts[:-1])
     try:
         found = _open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, folder)
@@ -190,7 +189,7 @@ def _open(name: str, flags: int, folder: int) -> int:
     try:
         return os.open(name, flags, dir_fd=folder)
     except OSError as error:
-        # Which number a link gives is up to the flags and the system.
+        # The error number for a link depends on the flags and the system.
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK) and _is_link(name, folder):
             raise LinkFoundError from error
         raise

@@ -1,8 +1,8 @@
-"""Output pipes that tell the order of two streams.
+"""Output pipes that keep the order of two streams.
 
 Each pipe starts with room for a single packet, so that a program which writes to both in turn waits until the first
-piece is taken; edge-triggered epoll then reports the pipes in the order in which they were written. Once a program has
-printed much, its pipes get large, small writes share a page, and speed comes first.
+piece is read; edge-triggered epoll then reports the pipes in the order of the writes. Once a program has printed much,
+its pipes are enlarged, small writes share a page, and speed matters more.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _HAS_PACKETS = sys.platform == "linux"
 _F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032
 _ONE_PACKET_BYTES = 4096
 _TERMINAL_PIECE_BYTES = 4095
-"""A terminal gives no more at once, however much it holds."""
+"""The most that one read of a terminal returns."""
 EXACT_BYTES = 64 * 1024
-"""So much output is read in exact order; beyond it, pipes are enlarged."""
+"""How much output is read in exact order; then pipes are enlarged."""
 _LARGE_PIPE_BYTES = (1024 * 1024, 256 * 1024, 64 * 1024)
 READ_BYTES = _LARGE_PIPE_BYTES[0]
 NAP_SECONDS = 0.001
-"""How long output may collect, once a program has printed much: a turn for each line would cost more than the line."""
+"""How long output may collect, once a program has printed much: a read for each line would cost more than the line."""
 
 
 Turn = Literal["edge", "again", "later", "rearm"]
-"""When a descriptor is to be looked at again: when it tells of something new, after the others had their turn, after a
-nap, or when it is found readable, which it must be asked to tell."""
+"""When to read a descriptor again: at its next edge, after the other descriptors, after a nap, or when it is readable,
+for which it must be armed again."""
 
 
 class OutputReading:
-    """How the output of one program is read: first in exact order, then with speed. Not for two threads at once."""
+    """How the output of one program is read: first in exact order, then fast. For one thread."""
 
     def __init__(self) -> None:
         self.exact = True
@@ -62,7 +62,7 @@ class OutputReading:
         return reader, writer
 
     def read(self, descriptor: int, *, terminal: bool = False, most: int | None = None) -> bytes | None:
-        """What is there: None if nothing is, nothing at the end. In exact order, a single packet.
+        """The output that is there: None if there is nothing now, empty at the end. In exact order, a single packet.
 
         With `most`, not much more than that; it may not be less than a packet.
         """
@@ -73,7 +73,7 @@ class OutputReading:
                 return data
             pieces = [data]
             total = len(data)
-            with contextlib.suppress(OSError):  # nothing more, or its end, which will be told again
+            with contextlib.suppress(OSError):  # nothing more, or its end, which the next read reports again
                 while len(pieces[-1]) >= _TERMINAL_PIECE_BYTES and total < limit:
                     pieces.append(os.read(descriptor, READ_BYTES))
                     total += len(pieces[-1])
@@ -81,22 +81,22 @@ class OutputReading:
         except BlockingIOError:
             return None
         except OSError:
-            return b""  # EIO: the last program has let go of the terminal
+            return b""  # EIO: the last program has closed the terminal
 
     def count(self, size: int) -> bool:
-        """So much was printed. True if this is the moment to `loosen` every descriptor."""
+        """Count printed bytes. True if it is time to `loosen` every descriptor."""
         self._printed += size
         return self.exact and self._printed > EXACT_BYTES
 
     def loosen(self, descriptors: list[int]) -> None:
-        """From exact order to speed: large pipes that small writes share. Each descriptor is then to be rearmed."""
+        """Change from exact order to speed: enlarge the pipes. Each descriptor must then be armed again."""
         self.exact = False
         self.close_writers()
         for descriptor in descriptors:
             self._capacity[descriptor] = _enlarge(descriptor)
 
     def close_writers(self) -> None:
-        """Leave the program's ends to the program; what it writes from now on is no packet any more. Idempotent."""
+        """Close our copies of the program's ends, and switch packet mode off. Idempotent."""
         writers, self._writers = self._writers, []
         for writer in writers:
             if _HAS_PACKETS:
@@ -105,9 +105,9 @@ class OutputReading:
             os.close(writer)
 
     def next_turn(self, descriptor: int, data: bytes | None, *, most: int | None = None) -> Turn:
-        """After a read that gave this, of at most so much."""
+        """When to read again, after a read of at most `most` bytes that returned `data`."""
         if self.exact:
-            # A pipe with room for one packet makes an edge for each: asking again would only overtake the other stream.
+            # A pipe with room for one packet has an edge for each: reading again would only overtake the other stream.
             return "again" if data and waiting_bytes(descriptor) > 0 and not _holds_one_packet(descriptor) else "edge"
         if data is None:
             return "rearm"
@@ -119,7 +119,7 @@ class OutputReading:
 
 
 def _holds_one_packet(reader: int) -> bool:
-    """Whether a pipe is still as we made it: then each packet makes an edge of its own."""
+    """True if a pipe still has room for one packet only: then each packet has its own edge."""
     try:
         return fcntl.fcntl(reader, _F_GETPIPE_SZ) <= _ONE_PACKET_BYTES
     except OSError:
@@ -127,7 +127,7 @@ def _holds_one_packet(reader: int) -> bool:
 
 
 def _enlarge(reader: int) -> int:
-    """Give a pipe as much room as the user's allowance has; how much it holds now."""
+    """Enlarge a pipe as far as the user's allowance permits; returns its size."""
     for size in _LARGE_PIPE_BYTES:
         with contextlib.suppress(OSError):
             return fcntl.fcntl(reader, _F_SETPIPE_SZ, size)
@@ -135,7 +135,7 @@ def _enlarge(reader: int) -> int:
 
 
 def waiting_bytes(descriptor: int) -> int:
-    """How much can be read without waiting."""
+    """How many bytes can be read without waiting."""
     try:
         (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))
     except OSError:

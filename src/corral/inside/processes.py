@@ -1,7 +1,7 @@
-"""The processes that there are, as /proc tells them.
+"""The running processes, from /proc.
 
 A process goes on when its first thread has ended, and /proc then shows that thread under the number of the process: a
-zombie without memory, descriptors or arguments. So what a process does and holds is asked of all its threads.
+zombie without memory, descriptors or arguments. So all threads of a process are looked at.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STATE, _PARENT, _GROUP, _FAULTS, _THREADS = 0, 1, 2, 7, 17
 
 
 class Process(NamedTuple):
-    """What /proc says about one."""
+    """What /proc shows of one process."""
 
     parent: int
     state: bytes
@@ -27,7 +27,7 @@ class Process(NamedTuple):
 
 
 def list_pids() -> list[int]:
-    """Every process, dead ones that nobody has waited for as well."""
+    """Every process, zombies included."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
@@ -50,7 +50,7 @@ def list_processes() -> dict[int, Process]:
 
 
 def _ask_ps() -> dict[int, Process]:
-    """The same where there is no /proc. Never in a sandbox of the engine, whose `ps` is the sandbox's own."""
+    """Ask `ps` where there is no /proc. Never in a sandbox of the engine, where hostile code may replace `ps`."""
     import subprocess  # not needed anywhere else, and init should start fast
 
     processes: dict[int, Process] = {}
@@ -63,7 +63,7 @@ def _ask_ps() -> dict[int, Process]:
 
 
 def is_dead(stat: list[bytes]) -> bool:
-    """True if no thread of a process lives any more; its first thread may be a zombie before that."""
+    """True if all threads of a process have ended. Its first thread may be a zombie before that."""
     return stat[_STATE] == b"Z" and int(stat[_THREADS]) <= 1
 
 
@@ -74,7 +74,7 @@ def read_stat(folder: str) -> list[bytes]:
 
 
 def thread_folders(pid: int) -> Iterator[str]:
-    """Where /proc has each thread of a process; none once it has ended."""
+    """The folder in /proc of each thread of a process; nothing once it has ended."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             yield f"/proc/{pid}/task/{thread}"

@@ -1,10 +1,11 @@
-"""Descriptors that a loop watches, and what it does when one of them has something to say."""
+"""Descriptors that a loop watches, with a callback for each; timers."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import select
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ _IN, _OUT, _EDGE, _ONCE = 1, 4, 1 << 31, 1 << 30
 class Ready:
     """An epoll with a callback for each descriptor. For one thread.
 
-    Several descriptors are ready at once, and a callback may close one whose turn is still to come; the next one may
-    then open another under the same number. That one is not ready, and to read from it would block the loop.
+    Of several descriptors that are ready at once, a callback may close one whose turn is still to come, and the next
+    may open another with the same number. That one is not ready, and reading from it would block the loop.
     """
 
     def __init__(self) -> None:
@@ -29,11 +30,11 @@ class Ready:
         self._held: set[int] = set()
 
     def watch(self, descriptor: int, callback: Callable[[], None], *, edge: bool = False) -> None:
-        """Call back when a descriptor can be read; with `edge`, once for everything that comes."""
+        """Call back when a descriptor can be read; with `edge`, once for each arrival."""
         self._add(descriptor, callback, _IN | (_EDGE if edge else 0))
 
     def watch_writing(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call back when a descriptor takes more; nothing if it is watched already."""
+        """Call back when a descriptor can be written, unless it is watched already."""
         if descriptor not in self._callbacks:
             self._add(descriptor, callback, _OUT)
 
@@ -43,7 +44,7 @@ class Ready:
         self._poll.register(descriptor, events)
 
     def unwatch(self, descriptor: int) -> None:
-        """The opposite, and nothing if it is not watched; to be called before closing."""
+        """Stop watching, if it is watched. To be called before the descriptor is closed."""
         if self._callbacks.pop(descriptor, None) is None:
             return
         del self._events[descriptor]
@@ -54,23 +55,23 @@ class Ready:
             self._poll.unregister(descriptor)
 
     def hold(self, descriptor: int) -> None:
-        """Let what comes wait in the descriptor until `release`."""
+        """Do not call back until `release`; data waits in the descriptor."""
         self._poll.unregister(descriptor)
         self._held.add(descriptor)
 
     def release(self, descriptor: int) -> None:
-        """Go on with one that was held."""
+        """Watch a held descriptor again."""
         self._held.remove(descriptor)
         self._poll.register(descriptor, self._events[descriptor])
 
     def loosen(self, descriptor: int) -> None:
-        """Call back once, and then only when this is asked for again."""
+        """Call back once, and then only after the next call of this."""
         self._events[descriptor] = _IN | _ONCE
         if descriptor not in self._held:
             self._poll.modify(descriptor, _IN | _ONCE)
 
     def serve(self, patience: float) -> bool:
-        """Wait, and call back for everything that is ready; False if nothing came."""
+        """Wait, and call back for all ready descriptors; False if there was none."""
         ready = [(descriptor, self._callbacks.get(descriptor)) for descriptor, _ in self._poll.poll(patience)]
         for descriptor, callback in ready:
             still_watched = self._callbacks.get(descriptor) is callback and descriptor not in self._held
@@ -79,9 +80,44 @@ class Ready:
         return bool(ready)
 
 
+class Loop(Ready):
+    """A `Ready` with timers, and with callbacks that wait for one turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._again: list[Callable[[], None]] = []
+        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
+
+    def again(self, callback: Callable[[], None]) -> None:
+        """Call back after everything that is ready now."""
+        self._again.append(callback)
+
+    def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
+        """Call back at a moment of the monotonic clock, unless cancelled; one timer for each key."""
+        self._timers[key] = (moment, callback)
+
+    def cancel(self, key: object) -> None:
+        """Remove a timer, if there is one."""
+        self._timers.pop(key, None)
+
+    def turn(self, patience: float) -> None:
+        """Wait at most so many seconds, and make all callbacks that are due."""
+        now = time.monotonic()
+        waiting, self._again = self._again, []
+        patience = min([patience, *(moment - now for moment, _ in self._timers.values())])
+        self.serve(0.0 if waiting else max(0.0, patience))
+        # After all ready descriptors: that keeps the order of output.
+        for callback in waiting:
+            callback()
+        now = time.monotonic()
+        for key in [key for key, (moment, _) in self._timers.items() if moment <= now]:
+            _, callback = self._timers.pop(key)
+            callback()
+
+
 class _Poll:
-    """What `Ready` needs of epoll, where there is none: without edges, so that a descriptor is told of until it is
-    empty, and the order of two pipes is only close."""
+    """Replaces epoll on other systems: without edges, so that a descriptor is reported until it is empty, and the order
+    of two pipes is only approximate."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
@@ -97,7 +133,7 @@ class _Poll:
 
     def unregister(self, descriptor: int) -> None:
         self._once.discard(descriptor)
-        with contextlib.suppress(KeyError):  # told of once, and not again
+        with contextlib.suppress(KeyError):  # it was reported once
             self._poll.unregister(descriptor)
 
     def poll(self, seconds: float) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Why an operation on files can't be done, as an exception here and as a message on a wire."""
+"""Refused operations on files, as exceptions here and as messages on a wire."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corral.inside.nolinks import LinkFoundError
 
 
 class RefusedError(Exception):
-    """An operation that can't be done; `code` is a stable word, `errno` the kernel's number or 0."""
+    """An operation that is refused; `code` is a stable word, `errno` the kernel's number or 0."""
 
     def __init__(self, code: str, number: int, text: str, **details: Any) -> None:
         super().__init__(text)
@@ -17,19 +17,11 @@ class RefusedError(Exception):
         self.errno = number
         self.details = details
 
-    @classmethod
-    def for_link(cls) -> RefusedError:
-        """A link in a path that was to have none."""
-        return cls("link", errno.ELOOP, "a part of the path has become a link")
-
 
 def describe_refusal(error: BaseException) -> dict[str, Any] | None:
-    """The message that says why: `{"error": code, "errno": number, "text": text, …}`.
-
-    None for an exception that is no refusal but a defect.
-    """
+    """The message for a refusal: `{"error": code, "errno": number, "text": text, …}`; None for a defect."""
     if isinstance(error, LinkFoundError):
-        error = RefusedError.for_link()
+        return _message("link", errno.ELOOP, "a part of the path has become a link", {})
     if isinstance(error, RefusedError):
         return _message(error.code, error.errno, str(error), error.details)
     if isinstance(error, OSError):

@@ -1,7 +1,7 @@
 """Listing, globbing, searching and replacing over trees: results are structures, never parsed text.
 
-The functions give what they find one by one, so that memory stays flat; `Outcome` says the rest when they are done.
-Raises, all of them: as `corral.inside.files`.
+The functions yield results one by one, so that memory stays flat; `Outcome` has the rest when they are done. They raise
+what `corral.inside.files` raises.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from corral.inside.refusal import RefusedError
 _PIECE_BYTES = 1 << 20
 _LOOKED_AT_ONCE = 1000
 _MAX_PATH_BYTES = 4095
-"""Deeper trees are not looked into: no path leads there, and each of their paths would take more memory."""
+"""Deeper trees are not searched: no path leads there, and each of their paths would take more memory."""
 _MAX_UNREADABLE = 50
 _NEVER_SEARCHED = frozenset(("/proc", "/sys", "/dev"))
 
 
 class Outcome:
-    """What a search has to say besides what it found."""
+    """What a search reports besides its results."""
 
     def __init__(self) -> None:
         self.truncated = False
         self.unreadable: list[str] = []
 
     def leave_out(self, path: str, error: OSError | RefusedError) -> None:
-        """Something could not be looked at."""
+        """Report a path that could not be read."""
         if len(self.unreadable) < _MAX_UNREADABLE:
             self.unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}")
 
@@ -52,12 +52,12 @@ def list_folder(path: str, *, depth: int = 1, links: bool = True) -> Iterator[di
                 continue
             entry, info = found
             if isinstance(info, FileNotFoundError):
-                continue  # it vanished meanwhile: then it is not listed
+                continue  # it was removed meanwhile
             if isinstance(info, OSError):
                 raise info
             yield describe(entry, info)
             if len(above) < depth and stat.S_ISDIR(info.st_mode):
-                with contextlib.suppress(OSError):  # gone, or closed to us: the rest of the tree is still worth telling
+                with contextlib.suppress(OSError):  # removed or not readable: the rest of the tree is still listed
                     above.append(tree.entries(entry))
 
 
@@ -78,7 +78,7 @@ def glob(
         for entry, info in tree.walk(outcome, hidden=hidden, depth=find_depth(pattern)):
             if linked and (info.st_nlink == 1 or not stat.S_ISREG(info.st_mode)):
                 continue
-            if wanted.fullmatch(os.path.relpath(entry, path)):
+            if wanted.fullmatch(tree.relative(entry)):
                 if found >= limit:
                     outcome.truncated = True
                     return
@@ -143,11 +143,12 @@ def replace(
 
 
 class _Tree:
-    """What is looked through: held by a descriptor, and below it no link is followed, also none that is put there
-    meanwhile. On the way to it they are, unless it was opened without `links`."""
+    """A tree to search, held by a descriptor. Below it no link is followed, not even one that is added meanwhile; on
+    the path to it links are followed, unless it was opened without `links`."""
 
     def __init__(self, root: str, top: int, *, links: bool) -> None:
         self._root = root
+        self._prefix = len(root.rstrip("/")) + 1
         self._top = top
         self._links = links
 
@@ -162,19 +163,19 @@ class _Tree:
             os.close(top)
 
     def entries(self, folder: str) -> Iterator[tuple[str, os.stat_result | OSError]]:
-        """What is in one of its folders, by name. Raises: OSError, at once."""
+        """The entries of one of its folders, sorted by name. Raises: OSError, at once."""
         with self._open_folder(folder) as descriptor, os.scandir(descriptor) as scan:
             names = sorted(entry.name for entry in scan)
         return self._look_at(folder, names)
 
     def _look_at(self, folder: str, names: list[str]) -> Iterator[tuple[str, os.stat_result | OSError]]:
-        # Some at a time: a folder may have more of them than fit into memory, and trees be deeper than descriptors go.
+        # In batches: a folder's entries may not fit into memory, and a tree may be deeper than descriptors suffice for.
         for start in range(0, len(names), _LOOKED_AT_ONCE):
             try:
                 with self._open_folder(folder) as descriptor:
                     found = [(name, _lstat(name, descriptor)) for name in names[start : start + _LOOKED_AT_ONCE]]
             except OSError:
-                return  # the folder vanished meanwhile, and what was in it
+                return  # the folder was removed meanwhile
             yield from ((f"{folder.rstrip('/')}/{name}", info) for name, info in found)
 
     @contextlib.contextmanager
@@ -191,8 +192,13 @@ class _Tree:
             return open_regular(path, links=self._links)
         return open_regular(self._below(path), links=False, folder=self._top)
 
+    def relative(self, path: str) -> str:
+        """The path of an entry from the root. By its length alone: `os.path.relpath` would take longer than opening
+        the file does."""
+        return path[self._prefix :] or "."
+
     def _below(self, path: str) -> str:
-        below = path[len(self._root.rstrip("/")) :].lstrip("/") or "."
+        below = self.relative(path)
         if len(os.fsencode(below)) > _MAX_PATH_BYTES:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         return below
@@ -227,8 +233,7 @@ class _Tree:
             return
         asked = compile_glob(include) if include else None
         for path, info in self.walk(outcome, hidden=hidden):
-            below = os.path.relpath(path, self._root)
-            if stat.S_ISREG(info.st_mode) and is_included(os.path.basename(path), below, asked):
+            if stat.S_ISREG(info.st_mode) and is_included(os.path.basename(path), self.relative(path), asked):
                 yield path
 
 

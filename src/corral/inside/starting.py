@@ -1,4 +1,4 @@
-"""From a forked child to the program: its streams, its signals, its folder, and `execve` along PATH."""
+"""How a forked child becomes a program: its streams, its signals, and `execve` along PATH."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def take_streams(streams: Sequence[int]) -> None:
 
 
 def move_up(descriptor: int) -> int:
-    """A copy out of the way of the standard streams, closed by `execve`."""
+    """Duplicate a descriptor above the standard streams; `execve` closes it."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
 def reset_signals() -> None:
-    """As a shell gives them to a program: every one with its default, none blocked."""
+    """Set all signals to their defaults and unblock them, as a shell does for a program."""
     for number in range(1, signal.NSIG):
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             with contextlib.suppress(OSError, ValueError):
@@ -40,7 +40,7 @@ def reset_signals() -> None:
 
 
 def execute(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Become the program. Comes back only if nothing could be started; the codes are the shell's.
+    """Become the program. Returns only if it could not be started, with the exit code that a shell would give.
 
     Raises:
         OSError: E2BIG, or there is no /bin/sh for a script without `#!`.
@@ -64,5 +64,5 @@ def execute(argv: Sequence[str], env: Mapping[str, str]) -> int:
 
 
 def set_window(terminal: int, rows: int, columns: int) -> None:
-    """The size a terminal claims to have."""
+    """Set the size of a terminal."""
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

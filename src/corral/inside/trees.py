@@ -1,7 +1,7 @@
-"""Which processes descend from one, and how all of them are ended: by /proc and signals, without a cgroup.
+"""Process trees without cgroups: found by /proc, ended by signals.
 
-On Linux a child subreaper stands above each program, so that whatever the program leaves behind stays below it. Where
-there is no subreaper, those that lost their parent are found by their process group.
+On Linux each program runs below a child subreaper, so that all its orphans stay below that. Elsewhere, processes that
+lost their parent are found by their process group.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROUNDS = 200
 def find_below(
     roots: Iterable[int], *, groups: Iterable[int] = (), among: Mapping[int, Process] | None = None
 ) -> set[int]:
-    """All living processes that descend from these, or that are in these groups or descend from those. Not we."""
+    """All living processes that descend from these, or from a member of these groups. Never this process."""
     processes, known, wanted = list_processes() if among is None else among, set(roots), set(groups)
     roots = frozenset(known)
     children: dict[int, list[int]] = {}
@@ -44,7 +44,7 @@ def find_below(
 
 
 def own_children() -> list[int]:
-    """Our direct children, also those that hide from everybody else."""
+    """Our direct children, also those that are hidden from other processes."""
     with contextlib.suppress(OSError, ValueError), open("/proc/thread-self/children") as file:
         return [int(word) for word in file.read().split()]
     me = os.getpid()
@@ -52,14 +52,14 @@ def own_children() -> list[int]:
 
 
 def send_signal(pids: Iterable[int], number: int) -> None:
-    """To each that is still there and may be signalled."""
+    """Signal each process that still exists, if we may."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 def end_below(roots: Iterable[int], *, groups: Iterable[int] = ()) -> None:
-    """End all that `find_below` finds. They are stopped first, until no more are found: nothing escapes by forking."""
+    """End all processes that `find_below` finds. All are stopped first, so that none escapes by forking."""
     roots, groups = tuple(roots), tuple(groups)
     stopped: set[int] = set()
     for _ in range(_ROUNDS):
@@ -72,24 +72,24 @@ def end_below(roots: Iterable[int], *, groups: Iterable[int] = ()) -> None:
 
 
 def become_subreaper() -> None:
-    """Orphans below us come to us, and no process of the same user looks into us or takes what we hold open."""
+    """Orphans below us become our children, and processes of the same user can't read our memory or descriptors."""
     _control(_SUBREAPER, 1)
     _control(_DUMPABLE, 0)
 
 
 def become_dumpable() -> None:
-    """The opposite of the second, for what is about to be a program: else its files in /proc are not its own."""
+    """Undo the second part, for a process that is about to become a program: else it does not own its /proc files."""
     _control(_DUMPABLE, 1)
 
 
 def end_with_parent(number: int) -> None:
-    """Let the kernel send us a signal when our parent ends, for whatever reason."""
+    """Have the kernel send us a signal when our parent ends."""
     _control(_PARENT_DEATH, number)
 
 
 def _control(option: int, value: int) -> None:
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # else what left its group is not found
+        with contextlib.suppress(OSError, AttributeError):  # without it, processes that left their group are not found
             ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
@@ -99,7 +99,7 @@ def reap_all(
     *,
     after_each: Callable[[], object] = lambda: None,
 ) -> None:
-    """Wait for all our children, and tell how the program ended. Returns when there are none left."""
+    """Wait for all our children, and call `tell` when the program ends. Returns when no child is left."""
     while True:
         try:
             pid, status, usage = os.wait4(-1, 0)
@@ -111,7 +111,7 @@ def reap_all(
 
 
 def read_status(status: int) -> tuple[int, int]:
-    """From what `wait` gives to an exit code as shells have it, and the signal, or 0."""
+    """The exit code as shells report it, and the signal or 0, from a status of `wait`."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return 128 + number, number

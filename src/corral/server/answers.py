@@ -12,7 +12,7 @@ import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -24,8 +24,6 @@ from corral.server.sockets import cut_off
 _FEW = 32
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +107,6 @@ def _slices_of_text(text: LongText) -> Iterator[bytes]:
     yield b'"'
 
 
-def _decoded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    return (part.encode() for part in _texts(pieces))
-
-
 def _texts(pieces: Iterable[bytes]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     for piece in pieces:
@@ -142,7 +136,7 @@ def _fields(value: msgspec.Struct) -> dict[str, object]:
 
 
 def joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces that are worth a write of their own."""
+    """The same bytes, in pieces large enough for a write each."""
     held = bytearray()
     for piece in pieces:
         held += piece
@@ -164,7 +158,7 @@ async def send(
     if isinstance(answer, Large):
         status, content = answer.status, _as_async(joined(slices(answer.model, answer.texts)))
     elif isinstance(answer, PlainText):
-        kind, content = "text/plain; charset=utf-8", _as_async(joined(_decoded(answer.pieces)))
+        kind, content = "text/plain; charset=utf-8", _as_async(joined(part.encode() for part in _texts(answer.pieces)))
     else:
         content = _slices_of_batches(answer)
     async with contextlib.aclosing(content):
@@ -198,7 +192,7 @@ async def _slices_of_batches(answer: ManyItems) -> AsyncGenerator[bytes, None]:
     before, after = answer.around
     held = bytearray(before)
     empty = True
-    async with contextlib.aclosing(answer.batches):  # type: ignore[type-var]  # an async generator, whatever it says
+    async with contextlib.aclosing(answer.batches):  # type: ignore[type-var]  # typed as an iterator
         async for batch in answer.batches:
             for start in range(0, len(batch), SLICE_ITEMS):
                 part = _encode(batch[start : start + SLICE_ITEMS])[1:-1]

@@ -22,7 +22,6 @@ from corral.server.log import Metrics
 from corral.server.openapi import document
 from corral.server.orphans import adopt
 from corral.server.reconcile import reconcile
-from corral.server.routing import Services
 from corral.server.sessionmemory import SessionMemory
 from corral.server.settings import ServerSettings
 from corral.server.snapshots import Snapshots
@@ -33,7 +32,7 @@ from corral.server.tables import make_router
 
 
 class Server:
-    """The parts of a server. `opened` creates and closes one."""
+    """A server: its parts, for handlers. `opened` creates and closes one."""
 
     def __init__(self, settings: ServerSettings, *, database: Database, backend: Backend) -> None:
         self.settings = settings
@@ -41,35 +40,28 @@ class Server:
         self.backend = backend
         self.keyring = Keyring(database)
         self.sandboxes = Sandboxes(database, backend)
-        snapshots = Snapshots(database, settings.defaults)
-        self.lifecycle = Lifecycle(backend=backend, sandboxes=self.sandboxes, snapshots=snapshots)
+        self.snapshots = Snapshots(database, settings.defaults)
+        self.lifecycle = Lifecycle(backend=backend, sandboxes=self.sandboxes, snapshots=self.snapshots)
+        self.guard = Guard(settings)
         door = Doorkeeper(self.keyring, bad_keys_per_minute=settings.limits.bad_keys_per_minute)
         self.admission = Admission(self.keyring, calls_per_key=settings.limits.calls_per_key)
         self.sockets = OpenSockets()
         budget = Budget(settings.limits.memory_per_key_bytes)
         self.events = EventHub(door, self.admission, self.sockets, budget)
+        self.sessions = SessionMemory(limit_bytes=settings.limits.sessions_bytes)
         self.metrics = Metrics()
+        self.ready = False
+        """Whether it has taken over the sandboxes of an earlier server, and is not stopping."""
         self.lost = asyncio.Event()
         """Set when the data folder was removed or replaced: the server has to stop."""
-        self.services = Services(
-            settings=settings,
-            sandboxes=self.sandboxes,
-            lifecycle=self.lifecycle,
-            snapshots=snapshots,
-            keyring=self.keyring,
-            guard=Guard(settings),
-            events=self.events,
-            sockets=self.sockets,
-            sessions=SessionMemory(limit_bytes=settings.limits.sessions_bytes),
-            metrics=self.metrics,
-            describe=lambda: document(settings.version),
-        )
-        self.app = Dispatcher(
-            services=self.services, router=make_router(), door=door, admission=self.admission, budget=budget
-        ).make_app()
-        self.sandboxes.listeners.append(self._tell)
+        self.app = Dispatcher(self, router=make_router(), door=door, admission=self.admission, budget=budget).make_app()
+        self.sandboxes.listeners.append(self._publish)
 
-    def _tell(self, row: Sandbox, before: str | None) -> None:
+    def describe(self) -> bytes:
+        """The OpenAPI document."""
+        return document(self.settings.version)
+
+    def _publish(self, row: Sandbox, before: str | None) -> None:
         log.event("sandbox", sandbox=row.id, state=row.state, before=before)
         if before is None:
             self.events.publish(row.organisation_id, "sandbox.created", lambda url: dto.sandbox(row, base_url=url))
@@ -109,11 +101,11 @@ async def opened(
             asyncio.create_task(adopt(server.sandboxes)),
             asyncio.create_task(server.admission.run()),
         ]
-        server.services.ready = True
+        server.ready = True
         try:
             yield server
         finally:
-            server.services.ready = False
+            server.ready = False
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)

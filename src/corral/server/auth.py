@@ -87,13 +87,13 @@ class Keyring:
 
     @property
     def organisations(self) -> dict[str, Organisation]:
-        """By id."""
+        """All organisations, by id."""
         self._refresh()
         return self._organisations
 
     @property
     def keys(self) -> list[Key]:
-        """All, oldest first."""
+        """All keys, oldest first."""
         self._refresh()
         return sorted(self._keys.values(), key=lambda key: key.created_at)
 
@@ -210,7 +210,7 @@ class Guard:
     def check(self, request: web.Request) -> None:
         """Raises: Fault 421 for a foreign Host, 403 for a foreign Origin."""
         hosts = request.headers.getall("Host", [])
-        # A request line that names a host of its own (as to a proxy) would go before the header.
+        # A request line with a host (as to a proxy) would take precedence over the header.
         if len(hosts) != 1 or request.host != hosts[0] or not self._knows(_host_name(hosts[0])):
             raise Fault(421, "unknown host name in the Host header")
         origins = request.headers.getall("Origin", [])
@@ -275,7 +275,7 @@ class Admission:
 
     @asynccontextmanager
     async def admitted(self, identity: Identity) -> AsyncIterator[Visit]:
-        """For as long as a call lasts.
+        """Count the current task as a call of the key.
 
         Raises:
             Fault: 429, the key has too many calls under way; 401, the key has ended.
@@ -291,7 +291,7 @@ class Admission:
         try:
             yield visit
         except asyncio.CancelledError:
-            # If no one else has cancelled the task as well, it is an answer. The rule is that of asyncio.timeout.
+            # Only if nothing else has cancelled the task as well: the rule of asyncio.timeout.
             if visit.key_ended and task.uncancel() <= cancelled_before:
                 raise Fault(401, "the API key has expired or was revoked") from None
             raise
@@ -309,7 +309,7 @@ class Admission:
                     visit.task.cancel()
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Call `look` until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:

@@ -160,9 +160,8 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
     env = {**known, **row.env}
     workdir = row.labels.get(WORKDIR_LABEL, HOME)
     labels = {OWNER_LABEL: f"server:{organisation}", OWNER_ID_LABEL: row.id, OWNER_NAME_LABEL: row.name}
-    if snapshot is None or snapshot.engine_id is None:
-        return Spec(resources=resources, env=env, workdir=workdir, labels=labels)
-    return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=snapshot.engine_id)
+    engine_id = snapshot.engine_id if snapshot is not None else None
+    return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

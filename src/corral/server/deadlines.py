@@ -1,13 +1,13 @@
-"""Deadlines: checked once in a while by one task, by the wall clock, from what is in the database. So they survive
-restarts, and nothing that runs inside a sandbox can move them."""
+"""Deadlines: one task checks them by the wall clock, from what is in the database. So they survive restarts, and
+nothing that runs inside a sandbox can move them."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from typing import Literal
 
 from corral.errors import CapabilityError, CorralError
 from corral.server import log
@@ -22,6 +22,8 @@ _LOOK_SECONDS = 10.0
 _AGAIN_SECONDS = 30.0
 """After how long a deadline that could not be carried out is tried again."""
 
+Due = Literal["delete", "stop", "pause", "archive"]
+"""An action, by the name of the `Lifecycle`'s method."""
 _EXPECTED = {"started": "running", "paused": "paused", "stopped": "stopped", "archived": "stopped"}
 """The backend's word for each state that lasts."""
 _RESTING = frozenset({"paused", "stopped", "archived"})
@@ -37,7 +39,7 @@ class Sweeper:
         self._on_loss = on_loss
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Sweep until cancelled."""
         looked = time.monotonic()
         while True:
             await asyncio.sleep(self._seconds)
@@ -48,28 +50,21 @@ class Sweeper:
                 if time.monotonic() - looked >= _LOOK_SECONDS:
                     looked = time.monotonic()
                     await self.look()
-            except Exception as error:  # noqa: BLE001 - later deadlines must be kept, whatever failed
+            except Exception as error:  # noqa: BLE001 - a failure must not end the sweeper
                 log.event("sweep failed", level=30, error=error)
 
     def sweep(self, now: float) -> None:
-        """Begin everything that is due."""
+        """Start everything that is due."""
         for sandbox in self._sandboxes:
             due = what_is_due(sandbox.row, now, busy=sandbox.is_busy)
             if due is not None and not sandbox.is_being_swept and now >= sandbox.not_before.get(due, now):
                 sandbox.is_being_swept = True
                 self._lifecycle.spawn(self._carry_out(sandbox, due))
 
-    async def _carry_out(self, sandbox: LivingSandbox, due: str) -> None:
-        work: dict[str, Any] = {
-            "delete": self._lifecycle.delete,
-            "stop": self._lifecycle.stop,
-            "pause": self._lifecycle.pause,
-            "archive": self._lifecycle.archive,
-        }
+    async def _carry_out(self, sandbox: LivingSandbox, due: Due) -> None:
         log.event("deadline", sandbox=sandbox.id, action=due)
         try:
-            step: Coroutine[Any, Any, None] = work[due](sandbox)
-            await step
+            await getattr(self._lifecycle, due)(sandbox)
         except CorralError as error:
             # A backend without the capability will not get it later; any other cause may have passed by then.
             wait = math.inf if isinstance(error, CapabilityError) else _AGAIN_SECONDS
@@ -79,7 +74,7 @@ class Sweeper:
             sandbox.is_being_swept = False
 
     async def glance(self) -> None:
-        """Whether each sandbox that does not run still exists: those have no handle that would notice their end."""
+        """Check that each sandbox that does not run still exists: it has no handle that would notice its end."""
         self._sandboxes.forget_deleted()
         resting = {each.row.engine_id: each for each in self._sandboxes if each.row.state in _RESTING}
         known = {engine_id for engine_id in resting if engine_id is not None}
@@ -87,7 +82,7 @@ class Sweeper:
         await self._look_at_all([sandbox for sandbox in missing if not sandbox.is_locked])
 
     async def look(self) -> None:
-        """Whether each sandbox is in its state, and whether the data folder is still in its place."""
+        """Check that each sandbox is in its state, and that the data folder is still in its place."""
         if not self._sandboxes.database.is_in_place():
             log.event("the data folder is gone", level=40)
             self._on_loss()
@@ -113,7 +108,7 @@ class Sweeper:
                 raise outcome
 
     async def _look_at(self, sandbox: LivingSandbox) -> None:
-        """It has ended by itself, or answers again; or a change was begun and not finished (a full disk, perhaps)."""
+        """Finish a change that was interrupted (by a full disk, perhaps), or take its state from the backend."""
         row = sandbox.row
         async with sandbox.locked():
             if row.intent is not None:
@@ -126,8 +121,8 @@ class Sweeper:
                     log.event("sandbox changed by itself", level=30, sandbox=row.id, state=row.state)
 
 
-def what_is_due(row: Sandbox, now: float, *, busy: bool) -> str | None:
-    """The action that its settings ask for now: delete, stop, pause or archive; None if nothing is due."""
+def what_is_due(row: Sandbox, now: float, *, busy: bool) -> Due | None:
+    """The action that its settings ask for now; None if nothing is due."""
     if row.destroy_at is not None and now >= row.destroy_at:
         return "delete"
     if row.state == "started" and not busy:

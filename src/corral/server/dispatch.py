@@ -15,9 +15,9 @@ import secrets
 import time
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -31,13 +31,16 @@ from corral.inside.jsonbounds import outside_texts
 from corral.server import log
 from corral.server.answers import Large, ManyItems, PlainText, send
 from corral.server.auth import Admission, Doorkeeper, find_key
-from corral.server.fairness import Account, Budget, OutputAllowance, Rates, Turns, is_large
+from corral.server.fairness import Budget, OutputAllowance, Rates, Turns, is_large
 from corral.server.faults import Fault, too_many
-from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identity, Route, Services
+from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identity, Route
 from corral.server.signing import identify_signer
 from corral.server.sockets import close_socket
 from corral.server.translate import translate
 from corral.server.wire.base import timestamp
+
+if TYPE_CHECKING:
+    from corral.server.app import Server
 
 SERVER = "corral"
 """The `Server` header, without version numbers that would help an attacker."""
@@ -62,27 +65,18 @@ class Dispatcher:
     """Answers requests by the table of routes."""
 
     def __init__(
-        self,
-        *,
-        services: Services,
-        router: Router,
-        door: Doorkeeper,
-        admission: Admission,
-        budget: Budget,
+        self, server: Server, *, router: Router, door: Doorkeeper, admission: Admission, budget: Budget
     ) -> None:
-        limits = services.settings.limits
-        self._services = services
+        self._server = server
         self._router = router
         self._door = door
         self._admission = admission
-        self._guard = services.guard
-        self._metrics = services.metrics
-        self._limits = limits
+        self._limits = server.settings.limits
         self._budget = budget
         self._turns = Turns()
         self._parts = Turns(at_once=1)
         """For long work: one part of it in each round of the event loop, for all keys together."""
-        self._rates = Rates(per_second=limits.rate_per_key, burst=2 * limits.rate_per_key)
+        self._rates = Rates(per_second=self._limits.rate_per_key, burst=2 * self._limits.rate_per_key)
 
     def make_app(self) -> web.Application:
         """An application in which every request is answered here."""
@@ -101,20 +95,20 @@ class Dispatcher:
         begin = time.perf_counter()
         request[REQUEST_ID] = secrets.token_hex(8)
         log.REQUEST_ID.set(request[REQUEST_ID])
-        self._metrics.in_flight += 1
+        self._server.metrics.in_flight += 1
         status: int | None = None
         try:
             response = await self._handle(request)
             status = response.status
             return response
         finally:
-            self._metrics.in_flight -= 1
+            self._server.metrics.in_flight -= 1
             self._note(request, status or _status_of_left(request), time.perf_counter() - begin)
 
     def _note(self, request: web.Request, status: int, seconds: float) -> None:
         route = request.get(ROUTE)
         operation = route.name if route is not None else "none"
-        self._metrics.count(operation=operation, method=request.method, status=status, seconds=seconds)
+        self._server.metrics.count(operation=operation, method=request.method, status=status, seconds=seconds)
         log.event(
             "request",
             request_id=request[REQUEST_ID],
@@ -183,36 +177,22 @@ class Dispatcher:
     # The checks, in their order.
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        self._guard.check(request)
+        self._server.guard.check(request)
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Fault(415, "Content-Encoding is not supported")
-        match = self._router.find(request.method, split_path(request.rel_url.raw_path))
-        if match is None:
-            raise Fault(404, "no such endpoint")
-        if match.route is None:
-            raise Fault(405, "method not allowed", headers={"Allow": ", ".join(match.allowed)})
-        route = match.route
+        route, params = self._router.find(request.method, split_path(request.rel_url.raw_path))
         request[ROUTE] = route
-        identity = self._identify(request, match)
+        identity = self._identify(request, route, params)
+        call = ApiCall(request=request, server=self._server, identity=identity, params=params)
         if identity is ANONYMOUS:
             await self._turns.take(ANONYMOUS.key_id)
-            return await self._serve(
-                route, ApiCall(request=request, services=self._services, identity=identity, params=match.params)
-            )
+            return await self._serve(route, call)
         request[ADMITTED] = identity.key_id
-        async with self._admission.admitted(identity) as visit:
+        async with self._admission.admitted(identity) as call.visit:
             await self._turns.take(identity.key_id)
-            with self._budget.account(identity.key_id) as account:
-                call = ApiCall(
-                    request=request,
-                    services=self._services,
-                    identity=identity,
-                    params=match.params,
-                    visit=visit,
-                    account=account,
-                )
+            with self._budget.account(identity.key_id) as call.account:
                 # For the task of this request, and those that it starts.
-                ALLOWANCE.set(OutputAllowance(account))
+                ALLOWANCE.set(OutputAllowance(call.account))
                 PACE.set(functools.partial(self._parts.take, identity.key_id))
                 return await self._serve(route, call)
 
@@ -222,37 +202,33 @@ class Dispatcher:
         if route.websocket and call.request.headers.get("Upgrade", "").lower() != "websocket" and not route.answers:
             raise Fault(426, "this endpoint needs a websocket upgrade", headers={"Upgrade": "websocket"})
         if route.area != "toolbox":
-            return await self._respond(route, call, await self._run(route, call))
-        return await self._inside(route, call)
-
-    async def _inside(self, route: Route, call: ApiCall) -> web.StreamResponse:
-        sandbox_id = call.params["sandboxId"]
-        organisation = call.identity.organisation_id
+            return await self._run(route, call)
         activity = call.request.headers.get(SKIP_ACTIVITY) != "true"
-        async with self._services.sandboxes.use(sandbox_id, organisation_id=organisation, activity=activity) as handle:
-            call.request[SANDBOX] = handle.id
-            call.sandbox = handle
-            return await self._respond(route, call, await self._run(route, call))
+        async with self._server.sandboxes.use(
+            call.params["sandboxId"], organisation_id=call.identity.organisation_id, activity=activity
+        ) as call.sandbox:
+            call.request[SANDBOX] = call.sandbox.row.id
+            return await self._run(route, call)
 
-    async def _run(self, route: Route, call: ApiCall) -> Any:
-        if route.body is not None and not route.raw_body:
-            call.body = await self._read_body(route, call.request, call.account)
-        elif call.account is not None:
+    async def _run(self, route: Route, call: ApiCall) -> web.StreamResponse:
+        if route.body is not None:
+            call.body = await self._read_body(route, call)
+        elif call.identity is not ANONYMOUS:
             await call.account.reserve(_held_by(route))
-        return await route.handler(call)
+        return await self._respond(route, call, await route.handler(call))
 
-    async def _read_body(self, route: Route, request: web.Request, account: Account | None) -> Any:
-        limit = self._limits.json_bytes if route.large_body else self._limits.small_json_bytes
-        limit = min(limit, self._limits.json_bytes)
+    async def _read_body(self, route: Route, call: ApiCall) -> Any:
+        request = call.request
+        limits = self._limits
+        limit = limits.json_bytes if route.large_body else min(limits.small_json_bytes, limits.json_bytes)
         length = request.content_length if request.content_length is not None else limit
         if length > limit:
             raise Fault(413, f"the body is larger than {limit} bytes")
         if not request.body_exists:
             length = 0
-        if account is not None:
-            await account.reserve(_held_by(route) + (_BODY_FACTOR * length if length > _FREE_BODY_BYTES else 0))
+        await call.account.reserve(_held_by(route) + (_BODY_FACTOR * length if length > _FREE_BODY_BYTES else 0))
         try:
-            async with asyncio.timeout(self._limits.request_seconds):
+            async with asyncio.timeout(limits.request_seconds):
                 body = await request.read()
         except TimeoutError:
             raise Fault(408, "timeout while reading the body") from None
@@ -265,17 +241,14 @@ class Dispatcher:
         kind = request.content_type
         if kind not in (_JSON, "application/octet-stream") and not kind.endswith("+json"):
             raise Fault(415, f"the Content-Type must be {_JSON}")
-        limits = self._limits
         return parse_body(route.body, body, max_depth=limits.json_depth, max_items=limits.json_items)
 
-    def _identify(self, request: web.Request, match: Match) -> Identity:
-        route = match.route
-        assert route is not None, "only called with a route"
+    def _identify(self, request: web.Request, route: Route, params: Mapping[str, str]) -> Identity:
         if route.area == "open":
             return ANONYMOUS
         secret = find_key(request, websocket=route.websocket)
         if secret is None and route.signed and "signature" in request.query:
-            sandboxes, sandbox_id = self._services.sandboxes, match.params["sandboxId"]
+            sandboxes, sandbox_id = self._server.sandboxes, params["sandboxId"]
             identity = identify_signer(request, route, sandboxes=sandboxes, sandbox_id=sandbox_id, door=self._door)
         else:
             identity = self._door.admit(secret, address=request.remote)
@@ -323,15 +296,11 @@ def _status_of_left(request: web.Request) -> int:
 
 def error_response(request: web.BaseRequest, fault: Fault) -> web.Response:
     """The response for a fault."""
-    try:
-        phrase = http.HTTPStatus(fault.status).phrase
-    except ValueError:
-        phrase = "Error"
     body: dict[str, Any] = {
         "path": request.rel_url.raw_path,
         "timestamp": timestamp(time.time()),
         "statusCode": fault.status,
-        "error": phrase,
+        "error": http.HTTPStatus(fault.status).phrase,
         "message": fault.message,
         "method": request.method,
     }
@@ -353,15 +322,6 @@ class _Node:
     routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A route and the values of its parameters; or, if the method is wrong, the methods that the path has."""
-
-    route: Route | None
-    params: dict[str, str]
-    allowed: tuple[str, ...] = ()
-
-
 class Router:
     """All routes of an app."""
 
@@ -381,9 +341,13 @@ class Router:
                 node = node.fixed.setdefault(segment, _Node())
         node.routes.setdefault(route.method, (route, tuple(names)))
 
-    def find(self, method: str, segments: tuple[str, ...]) -> Match | None:
-        """The route for a request; None if there is no such path."""
-        allowed: list[str] = []
+    def find(self, method: str, segments: tuple[str, ...]) -> tuple[Route, dict[str, str]]:
+        """The route for a request, and the values of its parameters.
+
+        Raises:
+            Fault: 404 for an unknown path; 405 for a method that the path does not have.
+        """
+        allowed: set[str] = set()
         stack: list[tuple[_Node, int, tuple[str, ...]]] = [(self._root, 0, ())]
         while stack:
             node, at, values = stack.pop()
@@ -391,15 +355,17 @@ class Router:
                 found = node.routes.get(method)
                 if found is not None:
                     route, names = found
-                    return Match(route, dict(zip(names, values, strict=True)))
-                allowed.extend(node.routes)
+                    return route, dict(zip(names, values, strict=True))
+                allowed.update(node.routes)
                 continue
             segment = segments[at]
             if node.parameter is not None:
                 stack.append((node.parameter, at + 1, (*values, segment)))
             if segment in node.fixed:
                 stack.append((node.fixed[segment], at + 1, values))
-        return Match(None, {}, tuple(sorted(set(allowed)))) if allowed else None
+        if not allowed:
+            raise Fault(404, "no such endpoint")
+        raise Fault(405, "method not allowed", headers={"Allow": ", ".join(sorted(allowed))})
 
 
 # Reading paths, queries and bodies.

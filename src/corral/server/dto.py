@@ -31,7 +31,7 @@ def _common(row: Row, base_url: str) -> dict[str, Any]:
         "state": row.state,
         "desired_state": row.desired_state,
         "error_reason": row.error_reason,
-        "recoverable": row.state == "error" and row.engine_id is not None,
+        "recoverable": row.is_recoverable,
         "auto_stop_interval": row.auto_stop,
         "auto_pause_interval": row.auto_pause,
         "auto_archive_interval": row.auto_archive,

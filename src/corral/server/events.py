@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from corral.server.auth import Admission, Doorkeeper
-from corral.server.fairness import Account, Budget
+from corral.server.fairness import Budget, Meter
 from corral.server.faults import Fault
 from corral.server.framewatch import watch_frames
 from corral.server.routing import ADMITTED, Identity
@@ -43,11 +43,9 @@ class _Listener:
     identity: Identity
     transport: asyncio.Transport | None
     base_url: str
-    account: Account
+    meter: Meter
     queue: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(_QUEUE))
     waiting_bytes: int = 0
-    charged: int = 0
-    """The memory that is counted for the key beyond `_LISTENER_BYTES`."""
 
     def put(self, frame: str) -> bool:
         """Queue a frame; False if too much waits already."""
@@ -62,13 +60,7 @@ class _Listener:
 
     def _count(self, more: int) -> bool:
         self.waiting_bytes += more
-        extra = max(0, self.waiting_bytes - _LISTENER_BYTES) - self.charged
-        if extra > 0 and not self.account.take(extra):
-            return False
-        if extra < 0:
-            self.account.give_back(-extra)
-        self.charged += extra
-        return True
+        return self.meter.set(self.waiting_bytes)
 
 
 class EventHub:
@@ -92,7 +84,7 @@ class EventHub:
         Args:
             organisation_id: The owner of the event.
             name: The name of the event.
-            describe: Gives the event for a listener's base URL. Not called if there are no listeners.
+            describe: Returns the event for a listener's base URL. Not called if there are no listeners.
         """
         whole: str | None = None
         frames: dict[str, str] = {}
@@ -132,7 +124,8 @@ class EventHub:
                 async with self._admission.admitted(identity):
                     with self._budget.account(identity.key_id) as account:
                         await account.reserve(_LISTENER_BYTES)
-                        await self._converse(socket, _Listener(identity, request.transport, base_url, account))
+                        meter = Meter(account, free_bytes=_LISTENER_BYTES)
+                        await self._converse(socket, _Listener(identity, request.transport, base_url, meter))
         except (TimeoutError, ConnectionError):
             pass  # the client said nothing in time, or has disconnected
         except Fault as fault:  # its key has ended, or has too many listeners
@@ -173,11 +166,11 @@ class EventHub:
 
     async def _converse(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
         self._listeners.add(listener)
-        heard = asyncio.Event()
+        received = asyncio.Event()
         tasks = [
-            asyncio.create_task(self._hear(socket, heard)),
-            asyncio.create_task(self._tell(socket, listener)),
-            asyncio.create_task(self._ping(socket, heard)),
+            asyncio.create_task(self._receive(socket, received)),
+            asyncio.create_task(self._send(socket, listener)),
+            asyncio.create_task(self._ping(socket, received)),
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -187,24 +180,24 @@ class EventHub:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _hear(self, socket: web.WebSocketResponse, heard: asyncio.Event) -> None:
+    async def _receive(self, socket: web.WebSocketResponse, received: asyncio.Event) -> None:
         async for message in socket:
             if message.type is not WSMsgType.TEXT or message.data in ("1", "41"):
                 return
-            heard.set()
+            received.set()
             if message.data == "2":
                 await socket.send_str("3")
 
-    async def _tell(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
+    async def _send(self, socket: web.WebSocketResponse, listener: _Listener) -> None:
         while True:
             frame = await listener.queue.get()
             await socket.send_str(frame)
             listener.sent(frame)
 
-    async def _ping(self, socket: web.WebSocketResponse, heard: asyncio.Event) -> None:
+    async def _ping(self, socket: web.WebSocketResponse, received: asyncio.Event) -> None:
         while True:
             await asyncio.sleep(PING_SECONDS)
-            heard.clear()
+            received.clear()
             async with asyncio.timeout(PONG_SECONDS):  # includes sending: a client that does not read counts as gone
                 await socket.send_str("2")
-                await heard.wait()
+                await received.wait()

@@ -1,13 +1,13 @@
-"""What keeps one key from making others wait: a rate, turns in the event loop, and a budget of memory for each.
+"""Fairness between keys: a rate, turns in the event loop, and a budget of memory for each.
 
-Budget: what a call is about to hold, it reserves: a body before it is read, a stream's buffers before it begins. That
-waits a while for other calls of the same key, and then it is a 429. A call never waits while it holds something that
-another one waits for: it reserves once, at its beginning.
+A call reserves the memory that it is going to need: for a body before it is read, for a stream's buffers before it
+starts. It waits a while for other calls of the same key, and then it is answered with 429. It reserves once, at its
+start, so that it never waits while it holds memory that another call waits for.
 
-What a program prints is taken as it is printed. When three quarters of the limit are used, the program is held back
-until other calls of the key have ended. All of them could wait for each other, so one of them, the first in the queue,
-has the last quarter and as much again beyond the limit: with the defaults that is enough for 10 MB, whatever the others
-hold. When nothing has moved for a while, programs run on, and their output is cut in the middle.
+The output of a program is counted as it is printed. When three quarters of the limit are used, the program is held back
+until other calls of the key have ended. All of them could wait for each other, so the first in the queue gets the last
+quarter and as much again beyond the limit: with the defaults that is enough for 10 MB, however much the others hold.
+When no program has got memory for a while, they run on, and their output is cut in the middle.
 Other things that grow (a frame that comes in pieces) never wait: their socket is closed.
 """
 
@@ -45,19 +45,16 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str) -> float:
-        """Take a token; gives 0, or, if the bucket was empty, the seconds until there is one."""
+        """Take a token; returns 0, or, if the bucket was empty, the seconds until there is one."""
         now = self._clock()
-        tokens = self._fill(name, now)
+        tokens, then = self._buckets.get(name, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - then) * self._per_second)
         wait = 0.0 if tokens >= 1 else (1 - tokens) / self._per_second
         self._buckets[name] = (tokens - 1 if tokens >= 1 else tokens, now)
         self._buckets.move_to_end(name)
         while len(self._buckets) > _REMEMBERED:
             self._buckets.popitem(last=False)
         return wait
-
-    def _fill(self, name: str, now: float) -> float:
-        tokens, then = self._buckets.get(name, (self._burst, now))
-        return min(self._burst, tokens + (now - then) * self._per_second)
 
 
 class Turns:
@@ -134,7 +131,7 @@ class _Key:
     taken: int = 0
     accounts: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
-    waiting: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
+    waiting: deque[tuple[Account, int, asyncio.Future[None]]] = field(default_factory=deque)
     questions: deque[_Question] = field(default_factory=deque)
     first: Account | None = None
     """The call that may go beyond the limit."""
@@ -142,7 +139,7 @@ class _Key:
     """When a program last got memory for what it prints. What other calls give back does not count: a client that
     polls would keep its programs waiting for ever."""
     is_watched: bool = False
-    """Whether a check for questions that wait in vain is scheduled."""
+    """Whether a check for questions that have waited too long is scheduled."""
 
     def has_room(self, count: int, *, printed_by: Account | None = None) -> bool:
         limit, quarter = self.limit_bytes, self.limit_bytes // 4
@@ -257,7 +254,7 @@ class Account:
         if not self._key.waiting and self.take(count):
             return
         turn: asyncio.Future[None] = self._loop.create_future()
-        entry = (count, turn)
+        entry = (self, count, turn)
         self._key.waiting.append(entry)
         try:
             async with asyncio.timeout(self._patience):
@@ -269,9 +266,6 @@ class Account:
                 with contextlib.suppress(ValueError):
                     self._key.waiting.remove(entry)
                 self._wake()
-            elif self._closed is False:
-                with self._key.lock:
-                    self.taken += count  # `_wake` has counted it for the key
 
     def close(self) -> None:
         """Give all back. Called in the event loop."""
@@ -293,15 +287,13 @@ class Account:
         self._answer()
         with key.lock:
             while key.waiting:
-                count, turn = key.waiting[0]
-                if turn.done():
-                    key.waiting.popleft()
-                    continue
-                if not key.has_room(count):
-                    return
+                account, count, turn = key.waiting[0]
+                if not turn.done():
+                    if not key.has_room(count):
+                        return
+                    key.add(account, count)
+                    turn.set_result(None)
                 key.waiting.popleft()
-                key.taken += count
-                turn.set_result(None)
 
     # The account as an `Allowance`: what a program prints.
 
@@ -336,16 +328,16 @@ class Account:
         """If no program got memory for a while, they wait for one that sleeps: answer them with no."""
         key, now = self._key, self._loop.time()
         with key.lock:
-            since = {id(question): max(question.asked_at, key.moved_at) for question in key.questions}
-            stuck = [question for question in key.questions if now - since[id(question)] >= self._patience]
+            ends = [max(question.asked_at, key.moved_at) + self._patience for question in key.questions]
+            stuck = [question for question, end in zip(key.questions, ends, strict=True) if end <= now]
             for question in stuck:
                 key.questions.remove(question)
-            waits = [since[id(question)] for question in key.questions]
-            key.is_watched = bool(waits)
+            later = [end for end in ends if end > now]
+            key.is_watched = bool(later)
         for question in stuck:
             question.answer(False)
-        if waits:
-            self._loop.call_later(max(0.0, min(waits) + self._patience - now), self._look)
+        if later:
+            self._loop.call_later(min(later) - now, self._look)
 
 
 class OutputAllowance:
@@ -354,6 +346,25 @@ class OutputAllowance:
     def __init__(self, account: Account) -> None:
         self.take = account.take_output
         self.ask = account.ask_for_output
+
+
+class Meter:
+    """Counts for a key what one thing holds, as it grows and shrinks; the first `free_bytes` are not counted."""
+
+    def __init__(self, account: Account, *, free_bytes: int = 0) -> None:
+        self._account = account
+        self._free_bytes = free_bytes
+        self._charged = 0
+
+    def set(self, held: int) -> bool:
+        """How many bytes it holds now; False if the key has no more memory."""
+        more = max(0, held - self._free_bytes) - self._charged
+        if more > 0 and not self._account.take(more):
+            return False
+        if more < 0:
+            self._account.give_back(-more)
+        self._charged += more
+        return True
 
 
 def is_large(value: object) -> bool:

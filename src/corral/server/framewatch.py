@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from aiohttp import web
 
-from corral.server.fairness import Account
+from corral.server.fairness import Account, Meter
 from corral.server.sockets import cut_off
 
 _FREE_BYTES = 8 * 1024
@@ -37,7 +37,7 @@ class Watched(Protocol):
 def watch_frames(request: web.Request, *, seconds: float, account: Account | None = None) -> FrameWatch | None:
     """From the response to the upgrade on: a frame, or a message in several frames, must arrive within `seconds`.
 
-    With an account, the reader of the messages must call `heard`.
+    With an account, the reader of the messages must call `handled`.
     """
     protocol = request.protocol
     if not isinstance(protocol, Watched):
@@ -53,7 +53,7 @@ class FrameWatch:
     def __init__(self, transport: asyncio.BaseTransport | None, *, seconds: float, account: Account | None) -> None:
         self._transport = transport
         self._seconds = seconds
-        self._account = account
+        self._meter = Meter(account, free_bytes=_FREE_BYTES) if account is not None else None
         self._head = b""
         self._left = 0
         """Bytes of the current frame that are missing."""
@@ -63,10 +63,8 @@ class FrameWatch:
         """Whether a message is incomplete: its last frame has not begun."""
         self._held = 0
         """Bytes of the unfinished message."""
-        self._unheard = 0
+        self._unhandled = 0
         """The size of whole messages that were not handled yet."""
-        self._charged = 0
-        self._paused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def feed(self, data: bytes) -> None:
@@ -88,20 +86,18 @@ class FrameWatch:
                 self._begin_frame()
         self._look()
 
-    def heard(self, sizes: Iterable[int]) -> None:
+    def handled(self, sizes: Iterable[int]) -> None:
         """Messages of these sizes were handled."""
-        self._unheard = max(0, self._unheard - sum(size + _MESSAGE_BYTES for size in sizes))
+        self._unhandled = max(0, self._unhandled - sum(size + _MESSAGE_BYTES for size in sizes))
         self._charge()
 
     def pause(self) -> None:
         """The server stops reading, and so does not notice either when the client disconnects."""
-        self._paused = True
         self._stop_clock()
         self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._look_whether_gone)
 
     def resume(self) -> None:
         """The server reads again; an unfinished frame gets its full time."""
-        self._paused = False
         self._stop_clock()
         self._look()
 
@@ -131,8 +127,8 @@ class FrameWatch:
         self._fragmented = not self._final
         if self._final:
             self._stop_clock()  # the next one has its own
-            if self._account is not None:
-                self._unheard += self._held + _MESSAGE_BYTES
+            if self._meter is not None:
+                self._unhandled += self._held + _MESSAGE_BYTES
             self._held = 0
 
     def _look_whether_gone(self) -> None:
@@ -149,15 +145,8 @@ class FrameWatch:
         self._charge()
 
     def _charge(self) -> None:
-        if self._account is None:
-            return
-        more = max(0, self._held + self._unheard - _FREE_BYTES) - self._charged
-        if more < 0:
-            self._account.give_back(-more)
-        elif more and not self._account.take(more):
+        if self._meter is not None and not self._meter.set(self._held + self._unhandled):
             cut_off(self._transport)
-            return
-        self._charged += more
 
 
 def _has_left(transport: asyncio.BaseTransport) -> bool:
@@ -166,7 +155,9 @@ def _has_left(transport: asyncio.BaseTransport) -> bool:
     if plain is None or plain.fileno() < 0:
         return False
     poll = select.poll()
-    poll.register(plain.fileno(), getattr(select, "POLLRDHUP", 0))  # macOS has none, and tells of broken ones only
+    poll.register(
+        plain.fileno(), getattr(select, "POLLRDHUP", 0)
+    )  # macOS lacks it, and reports broken connections only
     return bool(poll.poll(0))
 
 

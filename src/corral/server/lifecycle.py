@@ -1,6 +1,6 @@
 """What changes a sandbox's state: creating, stopping, starting, pausing, resizing and deleting it.
 
-Each change is written to the database before it is made (`intent`), and is made by a task of its own: a client that
+Each change is written to the database before it is made (`intent`), and is made in a separate task: a client that
 disconnects in the middle leaves nothing half done.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
@@ -24,10 +25,23 @@ from corral.server.settings import GIB
 from corral.server.snapshots import Snapshots
 from corral.server.store.rows import Sandbox
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _ENDED = (
     "the sandbox was ended outside the server: by `corral sandbox rm`, by a signal, or because it ran out of memory"
 )
+
+
+def _to_its_end(
+    change: Callable[Concatenate[Lifecycle, P], Coroutine[Any, Any, None]],
+) -> Callable[Concatenate[Lifecycle, P], Coroutine[Any, Any, None]]:
+    """A change that is finished even if its caller is cancelled."""
+
+    @functools.wraps(change)
+    async def begin(lifecycle: Lifecycle, /, *args: P.args, **options: P.kwargs) -> None:
+        await lifecycle.finish(change(lifecycle, *args, **options))
+
+    return begin
 
 
 class Inventory:
@@ -73,7 +87,7 @@ class Lifecycle:
     # What the backend says.
 
     async def _look_after(self, sandbox: LivingSandbox, handle: Handle | None) -> None:
-        """It seems that the sandbox is gone: ask the backend."""
+        """Ask the backend about a sandbox that seems to be gone."""
         if handle is not None and sandbox.handle is not handle:
             return
         async with sandbox.locked():
@@ -122,20 +136,20 @@ class Lifecycle:
 
     # Creating and deleting.
 
-    async def make(self, row: Sandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
-        """Create what a row describes. If the caller is cancelled before it is told of the sandbox, it is deleted."""
+    async def create(self, row: Sandbox, creator: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
+        """Create what a row describes. If the caller is cancelled before it is created, it is deleted."""
         sandbox = self.sandboxes.add(row)
         steps.reached("create:intent-written")
-        making = self.spawn(self._make(sandbox, maker))
+        creating = self.spawn(self._create(sandbox, creator))
         try:
-            return await asyncio.shield(making)
+            return await asyncio.shield(creating)
         except asyncio.CancelledError:
-            self.spawn(self._unmake(making))
+            self.spawn(self._undo_create(creating))
             raise
 
     async def recall(self, token: str, *, organisation_id: str) -> LivingSandbox | None:
         """The sandbox that was created for a token, if it still exists; waits while it is being created."""
-        sandbox = self.sandboxes.made_by(token, organisation_id=organisation_id)
+        sandbox = self.sandboxes.created_by(token, organisation_id=organisation_id)
         while sandbox is not None and not sandbox.is_deleted and sandbox.row.state in ("creating", "destroying"):
             sandbox.was_recalled = True
             with contextlib.suppress(Fault):  # it failed while we waited
@@ -144,11 +158,11 @@ class Lifecycle:
             await asyncio.sleep(0)  # the task that creates it may not have begun
         return sandbox if sandbox is not None and not sandbox.is_deleted else None
 
-    async def _make(self, sandbox: LivingSandbox, maker: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
+    async def _create(self, sandbox: LivingSandbox, creator: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
         box: AsyncSandbox | None = None
         async with sandbox.locked():
             try:
-                box = await maker()
+                box = await creator()
                 steps.reached("create:made")
                 sandbox.row.engine_id = box.id
                 sandbox.save()  # before it can outlive this process
@@ -160,37 +174,32 @@ class Lifecycle:
                 sandbox.turn("started")
                 steps.reached("create:acknowledged")
             except BaseException:
-                if box is not None:
-                    with contextlib.suppress(CorralError):
-                        await box.kill()
                 sandbox.forget_handle()
+                if box is not None:
+                    async with contextlib.aclosing(box):
+                        await self.end_at_backend(sandbox, box)  # if this fails, the row stays, for the sweeper
                 self.sandboxes.remove(sandbox)
                 raise
         return sandbox
 
-    async def _unmake(self, making: asyncio.Task[LivingSandbox]) -> None:
-        await asyncio.wait((making,))
-        if making.cancelled() or making.exception() is not None:
+    async def _undo_create(self, creating: asyncio.Task[LivingSandbox]) -> None:
+        await asyncio.wait((creating,))
+        if creating.cancelled() or creating.exception() is not None:
             return  # it was undone already, and the failure is in the log
-        if making.result().was_recalled:
+        if creating.result().was_recalled:
             return  # its client has repeated the request, and is told of it
         with contextlib.suppress(Fault):  # deleted already; any other failure is logged with this task
-            await self.delete(making.result())
+            await self.delete(creating.result())
 
+    @_to_its_end
     async def delete(self, sandbox: LivingSandbox) -> None:
         """Delete it, with its files. Raises: Fault 404 if it was deleted in the meantime."""
-        await self.finish(self._delete(sandbox))
-
-    async def _delete(self, sandbox: LivingSandbox) -> None:
-        # Before the lock: calls that work inside end now, and so release the lock.
-        box = sandbox.release()
-        async with sandbox.locked():
+        # Released before it is locked: the calls that work inside end now, and with them the lock.
+        async with sandbox.released() as box, sandbox.locked():
             sandbox.turn("destroying", desired="destroyed", intent="delete", reason=sandbox.row.error_reason)
             steps.reached("delete:intent-written")
-            later = sandbox.release()  # a call may have connected again while we waited
-            if box is not None and later is not None:
-                await box.aclose()
-            await self.end_at_backend(sandbox, later or box)
+            async with sandbox.released() as later:  # a call may have connected again while we waited
+                await self.end_at_backend(sandbox, later or box)
             steps.reached("delete:ended")
             self.sandboxes.remove(sandbox)
             steps.reached("delete:forgotten")
@@ -205,109 +214,70 @@ class Lifecycle:
 
     # Stopping and starting.
 
+    @_to_its_end
     async def stop(self, sandbox: LivingSandbox) -> None:
         """End its processes, keep its files. A sandbox whose auto-delete interval is 0 is deleted instead."""
-        await self.finish(self._stop(sandbox))
-
-    async def _stop(self, sandbox: LivingSandbox) -> None:
         async with sandbox.locked():
             if sandbox.row.state in ("stopped", "archived"):
                 return
-            self._demand(sandbox, "started", "paused", "error")
+            self._require(sandbox, "started", "paused", "error")
             if sandbox.row.auto_delete != 0:
                 await self.backend.need("stop")
-                assert sandbox.row.engine_id is not None
-                sandbox.turn("stopping", desired="stopped", intent="stop")
-                steps.reached("stop:intent-written")
-                box = sandbox.release()
-                async with self._settling(sandbox):
-                    await self.backend.stop(sandbox.row.engine_id)
-                    if box is not None:
-                        await box.aclose()
-                steps.reached("stop:done")
-                sandbox.turn("stopped")
-                steps.reached("stop:acknowledged")
+                async with self._changing(sandbox, "stop", through="stopping", to="stopped"), sandbox.released():
+                    await self.backend.stop(sandbox.engine_id)
                 return
-        await self._delete(sandbox)
+        await self.delete(sandbox)
 
+    @_to_its_end
     async def start(self, sandbox: LivingSandbox, *, permit: Callable[[], None]) -> None:
         """Start a stopped, archived or paused sandbox. `permit` raises if it may not run; it is called just before."""
-        await self.finish(self._start(sandbox, permit))
-
-    async def _start(self, sandbox: LivingSandbox, permit: Callable[[], None]) -> None:
         async with sandbox.locked():
-            if sandbox.row.state == "started":
+            before = sandbox.row.state
+            if before == "started":
                 return
-            self._demand(sandbox, "stopped", "archived", "paused")
+            self._require(sandbox, "stopped", "archived", "paused")
             # No await between `permit` and the change of state: two that start at once must not both get the last.
-            if sandbox.row.state == "paused":
+            if before == "paused":
                 await self.backend.need("pause")
-                handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
+                box = (await self.sandboxes.connect_now(sandbox)).box
                 permit()
-                await self._resume(sandbox, handle)
+                async with self._changing(sandbox, "resume", through="resuming", to="started"):
+                    await box.resume()
+                    await self.sandboxes.end_orphans(sandbox, box)
             else:
                 await self.backend.need("stop")
                 permit()
-                await self._start_again(sandbox)
+                through = "restoring" if before == "archived" else "starting"
+                async with self._changing(sandbox, "start", through=through, to="started"):
+                    sandbox.hold(await self.backend.start(sandbox.engine_id))
+                    sandbox.may_have_orphans = False
             sandbox.touch()
 
-    async def _start_again(self, sandbox: LivingSandbox) -> None:
-        assert sandbox.row.engine_id is not None
-        state = "restoring" if sandbox.row.state == "archived" else "starting"
-        sandbox.turn(state, desired="started", intent="start")
-        steps.reached("start:intent-written")
-        async with self._settling(sandbox):
-            box = await self.backend.start(sandbox.row.engine_id)
-        steps.reached("start:done")
-        sandbox.may_have_orphans = False
-        sandbox.hold(box)
-        sandbox.turn("started")
-        steps.reached("start:acknowledged")
-
-    async def _resume(self, sandbox: LivingSandbox, handle: Handle) -> None:
-        sandbox.turn("resuming", desired="started", intent="resume")
-        steps.reached("resume:intent-written")
-        async with self._settling(sandbox):
-            await handle.box.resume()
-            await self.sandboxes.end_orphans(sandbox, handle.box)
-        steps.reached("resume:done")
-        sandbox.turn("started")
-        steps.reached("resume:acknowledged")
-
+    @_to_its_end
     async def pause(self, sandbox: LivingSandbox) -> None:
         """Freeze every process."""
-        await self.finish(self._pause(sandbox))
-
-    async def _pause(self, sandbox: LivingSandbox) -> None:
         async with sandbox.locked():
             if sandbox.row.state == "paused":
                 return
-            self._demand(sandbox, "started")
+            self._require(sandbox, "started")
             await self.backend.need("pause")
-            handle = sandbox.handle or await self.sandboxes.connect_now(sandbox)
-            sandbox.turn("pausing", desired="paused", intent="pause")
-            steps.reached("pause:intent-written")
-            async with self._settling(sandbox):
-                await handle.box.pause()
-            steps.reached("pause:done")
-            sandbox.turn("paused")
-            steps.reached("pause:acknowledged")
+            box = (await self.sandboxes.connect_now(sandbox)).box
+            async with self._changing(sandbox, "pause", through="pausing", to="paused"):
+                await box.pause()
 
     async def archive(self, sandbox: LivingSandbox) -> None:
         """Mark a stopped sandbox as archived: it keeps its files, and so its share of the disk."""
         async with sandbox.locked():
             if sandbox.row.state == "archived":
                 return
-            self._demand(sandbox, "stopped")
+            self._require(sandbox, "stopped")
             steps.reached("archive:begun")
             sandbox.turn("archived", desired="archived")
             steps.reached("archive:acknowledged")
 
+    @_to_its_end
     async def recover(self, sandbox: LivingSandbox, *, skip_start: bool, permit: Callable[[], None]) -> None:
         """Recover a sandbox in state `error`, and start it; `permit` as in `start`. Raises: Fault 409 if it is gone."""
-        await self.finish(self._recover(sandbox, skip_start=skip_start, permit=permit))
-
-    async def _recover(self, sandbox: LivingSandbox, *, skip_start: bool, permit: Callable[[], None]) -> None:
         async with sandbox.locked():
             if sandbox.row.state == "error":
                 found = await self.find_at_backend(sandbox)
@@ -315,64 +285,66 @@ class Lifecycle:
                     raise conflict("the sandbox can't be recovered: the backend no longer has it. Delete it")
                 await self.settle(sandbox, found)
         if sandbox.row.state == "stopped" and not skip_start:
-            await self._start(sandbox, permit)
+            await self.start(sandbox, permit=permit)
 
+    @_to_its_end
     async def resize(self, sandbox: LivingSandbox, resize: Resize, *, permit: Callable[[], None]) -> None:
         """Set new limits; for a stopped sandbox, from its next start on. `permit` raises if they are not allowed."""
-        await self.finish(self._resize(sandbox, resize, permit))
-
-    async def _resize(self, sandbox: LivingSandbox, resize: Resize, permit: Callable[[], None]) -> None:
         async with sandbox.locked():
-            self._demand(sandbox, "started", "stopped")
+            before = sandbox.row.state
+            self._require(sandbox, "started", "stopped")
             if resize.disk is not None and resize.disk < sandbox.row.disk:
                 raise Fault(400, "disk: a disk can't be made smaller")
-            before = sandbox.row.state
             await self.backend.need("resize")
             permit()
-            sandbox.turn("resizing", intent=resize.to_intent())
-            steps.reached("resize:intent-written")
-            async with self._settling(sandbox):
+            async with self._changing(sandbox, "resize", through="resizing", to=before, intent=resize.to_intent()):
                 await self.resize_at_backend(sandbox, resize)
-            sandbox.turn(before)
-            steps.reached("resize:acknowledged")
 
     async def resize_at_backend(self, sandbox: LivingSandbox, resize: Resize) -> None:
         """Idempotent, so a resize that was interrupted is done again."""
-        assert sandbox.row.engine_id is not None
         await self.backend.resize(
-            sandbox.row.engine_id,
+            sandbox.engine_id,
             cpus=resize.cpu,
             memory_bytes=resize.memory * GIB if resize.memory is not None else None,
             disk_bytes=resize.disk * GIB if resize.disk is not None else None,
         )
-        steps.reached("resize:done")
         row = sandbox.row
         row.cpu, row.memory, row.disk = resize.cpu or row.cpu, resize.memory or row.memory, resize.disk or row.disk
 
-    def _demand(self, sandbox: LivingSandbox, *states: str) -> None:
+    def _require(self, sandbox: LivingSandbox, *states: str) -> None:
         if sandbox.row.state not in states:
             raise Fault(400, f"the sandbox is {sandbox.row.state}; it must be {' or '.join(states)}")
 
     @contextlib.asynccontextmanager
-    async def _settling(self, sandbox: LivingSandbox) -> AsyncIterator[None]:
-        """If the backend fails in the middle, take the sandbox's state from the backend."""
+    async def _changing(
+        self, sandbox: LivingSandbox, change: str, *, through: str, to: str, intent: str | None = None
+    ) -> AsyncIterator[None]:
+        """A change that the backend makes: the intent is written before it, the new state after it.
+
+        If the backend fails in the middle, the sandbox's state is taken from the backend.
+        """
+        sandbox.turn(through, desired=to, intent=intent or change)
+        steps.reached(f"{change}:intent-written")
         try:
             yield
         except CorralError:
             sandbox.row.intent = None
             await self.settle(sandbox, await self.find_at_backend(sandbox))
             raise
+        steps.reached(f"{change}:done")
+        sandbox.turn(to)
+        steps.reached(f"{change}:acknowledged")
 
     # The end.
 
     async def close(self) -> None:
-        """Close all handles, after every change that was begun is finished. The sandboxes live on."""
+        """Finish the changes that are under way, then close all handles. The sandboxes live on."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.sandboxes.close()
 
     async def end_all(self) -> int:
-        """Delete every sandbox; gives how many there were."""
+        """Delete every sandbox; returns how many there were."""
         sandboxes = list(self.sandboxes)
         await asyncio.gather(*(self.delete(sandbox) for sandbox in sandboxes), return_exceptions=True)
         return len(sandboxes)

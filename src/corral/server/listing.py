@@ -16,23 +16,19 @@ from corral.server.wire.base import seconds_of
 from corral.server.wire.control import Filters, ListQuery, PageQuery
 
 _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
+    "id": lambda row: row.id,
     "name": lambda row: row.name,
     "cpu": lambda row: row.cpu,
     "memoryGib": lambda row: row.memory,
     "diskGib": lambda row: row.disk,
-    "lastActivityAt": lambda row: row.active_at,
-    "createdAt": lambda row: row.created_at,
-}
-_OLD_ORDERS: dict[str, Callable[[Sandbox], Any]] = {
-    "id": lambda row: row.id,
-    "name": lambda row: row.name,
     "state": lambda row: row.state,
     "snapshot": lambda row: row.snapshot or "",
     "region": lambda row: row.target,
-    "updatedAt": lambda row: row.updated_at,
     "createdAt": lambda row: row.created_at,
+    "updatedAt": lambda row: row.updated_at,
     "lastActivityAt": lambda row: row.active_at,
 }
+"""What a list is sorted by; each query says which of them it takes."""
 
 
 class Cursor(msgspec.Struct, array_like=True):
@@ -60,20 +56,17 @@ def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], s
     if len(found) <= len(page):
         return page, None
     last = page[-1]
-    return page, _write_cursor(Cursor(sort=query.sort, order=query.order, value=value_of(last), id=last.id))
+    cursor = Cursor(sort=query.sort, order=query.order, value=value_of(last), id=last.id)
+    return page, base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
 
 def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sandbox], int]:
     """The page with that number, and how many sandboxes there are on all pages. Raises: Fault 400."""
     found = [row for row in filter_rows(rows, query) if not query.regions or row.target in query.regions]
-    value_of = _OLD_ORDERS[query.sort]
+    value_of = _ORDERS[query.sort]
     found.sort(key=lambda row: (value_of(row), row.id), reverse=query.order == "desc")
     begin = (query.page - 1) * query.limit
     return found[begin : begin + query.limit], len(found)
-
-
-def _write_cursor(cursor: Cursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
 
 
 def _read_cursor(query: ListQuery) -> tuple[Any, str]:
@@ -103,51 +96,37 @@ def read_labels(text: str | None) -> dict[str, str]:
 def filter_rows(rows: Iterable[Sandbox], query: Filters) -> list[Sandbox]:
     """The rows that match the filters of a query. Raises: Fault 400."""
     labels = read_labels(query.labels)
-    tests: list[Callable[[Sandbox], bool]] = []
-    if labels:
-        tests.append(lambda row: all(row.labels.get(key) == value for key, value in labels.items()))
-    if query.id:
-        tests.append(lambda row: row.id.startswith((query.id or "").lower()))
-    if query.name:
-        tests.append(lambda row: row.name.lower().startswith((query.name or "").lower()))
-    tests += [_among(attribute, wanted) for attribute, wanted in (
-        ("state", query.states), ("snapshot", query.snapshots), ("target", query.region_ids),
-    ) if wanted]  # fmt: skip
-    if query.sandbox_classes:
-        tests.append(lambda row: "container" in query.sandbox_classes)
-    if query.is_public is not None:
-        tests.append(lambda row: row.public == query.is_public)
-    if query.is_recoverable is not None:
-        tests.append(lambda row: (row.state == "error" and row.engine_id is not None) == query.is_recoverable)
-    tests += _between(query)
-    return [row for row in rows if all(test(row) for test in tests)]
+    choices = (("state", query.states), ("snapshot", query.snapshots), ("target", query.region_ids))
+    ranges = (
+        ("cpu", query.min_cpu, query.max_cpu),
+        ("memory", query.min_memory, query.max_memory),
+        ("disk", query.min_disk, query.max_disk),
+        ("created_at", _seconds(query.created_at_after), _seconds(query.created_at_before)),
+        ("active_at", _seconds(query.last_event_after), _seconds(query.last_event_before)),
+        ("destroy_at", _seconds(query.auto_destroy_at_after), _seconds(query.auto_destroy_at_before)),
+    )
+
+    def fits(row: Sandbox) -> bool:
+        return (
+            labels.items() <= row.labels.items()
+            and (not query.id or row.id.startswith(query.id.lower()))
+            and (not query.name or row.name.lower().startswith(query.name.lower()))
+            and all(not wanted or getattr(row, name) in wanted for name, wanted in choices)
+            and (not query.sandbox_classes or "container" in query.sandbox_classes)
+            and query.is_public in (None, row.public)
+            and query.is_recoverable in (None, row.is_recoverable)
+            and _is_between(0, query.min_gpu, query.max_gpu)
+            and all(_is_between(getattr(row, name), least, most) for name, least, most in ranges)
+        )
+
+    return [row for row in rows if fits(row)]
 
 
-def _among(attribute: str, wanted: list[str]) -> Callable[[Sandbox], bool]:
-    return lambda row: getattr(row, attribute) in wanted
-
-
-def _between(query: Filters) -> list[Callable[[Sandbox], bool]]:
-    ranges: list[tuple[Callable[[Sandbox], float | None], float | None, float | None]] = [
-        (lambda row: row.cpu, query.min_cpu, query.max_cpu),
-        (lambda row: row.memory, query.min_memory, query.max_memory),
-        (lambda row: row.disk, query.min_disk, query.max_disk),
-        (lambda row: 0, query.min_gpu, query.max_gpu),
-        (lambda row: row.created_at, _seconds(query.created_at_after), _seconds(query.created_at_before)),
-        (lambda row: row.active_at, _seconds(query.last_event_after), _seconds(query.last_event_before)),
-        (lambda row: row.destroy_at, _seconds(query.auto_destroy_at_after), _seconds(query.auto_destroy_at_before)),
-    ]
-    return [_inside(*each) for each in ranges if each[1] is not None or each[2] is not None]
-
-
-def _inside(
-    value_of: Callable[[Sandbox], float | None], least: float | None, most: float | None
-) -> Callable[[Sandbox], bool]:
-    def test(row: Sandbox) -> bool:
-        value = value_of(row)
-        return value is not None and (least is None or value >= least) and (most is None or value <= most)
-
-    return test
+def _is_between(value: float | None, least: float | None, most: float | None) -> bool:
+    """Whether a value is within the bounds that are given; one that is not known is within none."""
+    if value is None:
+        return least is None and most is None
+    return (least is None or value >= least) and (most is None or value <= most)
 
 
 def _seconds(moment: datetime | None) -> float | None:

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import wait_for
@@ -22,7 +22,7 @@ from corral.errors import CapabilityError, CorralError, SandboxFileError, Sandbo
 from corral.paths import SandboxPath, inside
 from corral.protocol import Backend
 from corral.server import log
-from corral.server.creating import home_of, language_of
+from corral.server.creating import home_of
 from corral.server.faults import Fault, bad_request, conflict, not_found
 from corral.server.orphans import end_runs
 from corral.server.store.database import Database
@@ -42,34 +42,35 @@ Listener = Callable[[Sandbox, str | None], None]
 class Handle:
     """An open handle of a started sandbox, as calls use it."""
 
-    id: str
-    organisation_id: str
+    workdir: ClassVar[str] = HOME
+    sandbox: LivingSandbox
     box: AsyncSandbox
-    user: str
-    home: str
-    workdir: str
-    language: str
-    """From the label that carries it: python, javascript or typescript."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the sandbox is deleted or stopped while calls use it; they are answered with 404."""
-    env: dict[str, str | None] = field(default_factory=dict)
-    """Variables that `POST /env` has set for later programs; None for those it has unset. Shared by all calls."""
-    git_hosts: list[str] = field(default_factory=list)
-    """Where a git login may go: the scheme, host and port of every URL that callers have named for git here."""
     sessions: dict[str, ShellSession] = field(default_factory=dict)
     """Handles of shell sessions, by name. Each has read its session's record, and goes on where it stopped. A cache,
     bounded by `SessionMemory`: without it, the record is read again."""
     watched_terminals: set[str] = field(default_factory=set)
-    """Terminals that had a watcher. The first watcher sees all from the beginning, later ones what comes then."""
-    untold_watchers: dict[str, set[asyncio.Event]] = field(default_factory=dict)
-    """By terminal: an event for each watcher that has not been told how the terminal ended."""
+    """Terminals that had a watcher. The first sees all output, later ones only what is new."""
+    watchers: dict[str, set[asyncio.Event]] = field(default_factory=dict)
+    """By terminal: an event for each watcher, set when it has got the end of the output."""
 
     def __post_init__(self) -> None:
         self.withhold()
 
+    @property
+    def row(self) -> Sandbox:
+        """The sandbox's row in the database."""
+        return self.sandbox.row
+
+    @property
+    def home(self) -> str:
+        """The home directory of the user that programs run as."""
+        return home_of(self.row.user)
+
     def withhold(self) -> None:
-        """Make the sandbox leave out the variables that were unset."""
-        self.box.withheld = frozenset(name for name, value in self.env.items() if value is None)
+        """Make the sandbox leave out the variables that `POST /env` has unset."""
+        self.box.withheld = frozenset(name for name, value in self.row.set_env.items() if value is None)
 
     def resolve(self, path: str) -> SandboxPath:
         """An absolute path inside; relative ones start at the working folder. Raises: Fault, 400, for no valid path."""
@@ -85,12 +86,12 @@ class Handle:
             Fault: 400, as `check_variables`.
         """
         check_variables(variables or {})
-        return {**{name: value for name, value in self.env.items() if value is not None}, **(variables or {})}
+        return {**{name: value for name, value in self.row.set_env.items() if value is not None}, **(variables or {})}
 
     @property
     def program_user(self) -> str | None:
         """The user that programs run as, as the contract wants it: None for the default user."""
-        return None if self.user in ("", USER) else self.user
+        return None if self.row.user in ("", USER) else self.row.user
 
 
 def check_variables(variables: Mapping[str, str]) -> None:
@@ -133,6 +134,12 @@ class LivingSandbox:
         return self.row.id
 
     @property
+    def engine_id(self) -> str:
+        """Its id at the backend, which every sandbox has but one that is being created."""
+        assert self.row.engine_id is not None
+        return self.row.engine_id
+
+    @property
     def is_deleted(self) -> bool:
         """Whether it is gone from the list of sandboxes."""
         return self.id not in self._sandboxes
@@ -164,7 +171,7 @@ class LivingSandbox:
             row.state, row.desired_state, row.intent, row.error_reason, row.state_at = whole
             raise
         if before != state:
-            self._sandboxes.tell(row, before)
+            self._sandboxes.notify(row, before)
 
     def touch(self) -> None:
         """Note that it is in use. `Sandboxes.flush` writes it later, so that no call waits for the database."""
@@ -190,12 +197,12 @@ class LivingSandbox:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call works inside."""
+        """Whether a call works in it."""
         return bool(self._users)
 
     @contextlib.contextmanager
     def lent(self, handle: Handle) -> Iterator[None]:
-        """For as long as a call works inside. If the sandbox goes away, the call is cancelled and answered with 404."""
+        """Note that the current task works inside. If the sandbox goes away, it is cancelled and answered with 404."""
         task = asyncio.current_task()
         assert task is not None
         cancelled_before = task.cancelling()
@@ -203,7 +210,7 @@ class LivingSandbox:
         try:
             yield
         except asyncio.CancelledError:
-            # If no one else has cancelled the task as well, it is an answer. The rule is that of asyncio.timeout.
+            # Only if nothing else has cancelled the task as well: the rule of asyncio.timeout.
             if handle.gone.is_set() and task.uncancel() <= cancelled_before:
                 raise not_found(f"sandbox {self.id} not found: it is gone") from None
             raise
@@ -212,7 +219,7 @@ class LivingSandbox:
 
     @contextlib.contextmanager
     def calls_wait(self) -> Iterator[None]:
-        """Make new calls wait for a moment. Those that are under way go on."""
+        """Make new calls wait. Those that are under way go on."""
         self._break = ended = asyncio.Event()
         try:
             yield
@@ -221,28 +228,16 @@ class LivingSandbox:
             ended.set()
 
     async def wait_for_break(self) -> None:
-        """Until no `calls_wait` is in the way."""
+        """Wait while new calls have to (`calls_wait`)."""
         while self._break is not None:
             await self._break.wait()
 
     # Its handle.
 
     def hold(self, box: AsyncSandbox) -> Handle:
-        """Calls get this handle from now on."""
-        row = self.row
-        handle = Handle(
-            id=row.id,
-            organisation_id=row.organisation_id,
-            box=box,
-            user=row.user,
-            home=home_of(row.user),
-            workdir=HOME,
-            language=language_of(row.labels),
-            env=dict(row.set_env),
-            git_hosts=list(row.git_hosts),
-        )
+        """Make a new handle, for all calls from now on."""
         self.forget_handle()
-        self.handle = handle
+        self.handle = handle = Handle(sandbox=self, box=box)
         self._watch = asyncio.create_task(self._wait_until_gone(handle, box))
         return handle
 
@@ -271,7 +266,7 @@ class LivingSandbox:
         return handle
 
     def release(self) -> AsyncSandbox | None:
-        """Cancel all calls that work inside; gives the handle's sandbox, which is still open."""
+        """Cancel all calls that work inside; returns the handle's sandbox, which is still open."""
         handle = self.forget_handle()
         if handle is None:
             return None
@@ -280,6 +275,16 @@ class LivingSandbox:
         for task in users:
             task.cancel()
         return handle.box
+
+    @contextlib.asynccontextmanager
+    async def released(self) -> AsyncIterator[AsyncSandbox | None]:
+        """As `release`; at the end, the handle's sandbox is closed."""
+        box = self.release()
+        try:
+            yield box
+        finally:
+            if box is not None:
+                await box.aclose()
 
     async def close(self) -> None:
         """Close its handle. The sandbox lives on."""
@@ -349,7 +354,7 @@ class Sandboxes:
             raise not_found(f"sandbox {wanted[:200]!r} not found")
         return sandbox
 
-    def made_by(self, token: str, *, organisation_id: str) -> LivingSandbox | None:
+    def created_by(self, token: str, *, organisation_id: str) -> LivingSandbox | None:
         """The sandbox that a request with this token has created, or is creating."""
         return self._by_token.get((organisation_id, token))
 
@@ -360,11 +365,11 @@ class Sandboxes:
         row.save(self.database)
         sandbox = LivingSandbox(row, self)
         self._index(sandbox)
-        self.tell(row, None)
+        self.notify(row, None)
         return sandbox
 
     def remove(self, sandbox: LivingSandbox) -> None:
-        """It no longer exists; for a while it can still be read."""
+        """Remove one that was deleted; for a while it can still be read."""
         row = sandbox.row
         row.erase(self.database)
         self._by_id.pop(row.id, None)
@@ -375,7 +380,7 @@ class Sandboxes:
         row.state_at = row.updated_at = time.time()
         self.forget_deleted()
         self._deleted[row.id] = (sandbox, time.monotonic())
-        self.tell(row, before)
+        self.notify(row, before)
 
     def forget_deleted(self) -> None:
         """Forget those that were deleted long enough ago."""
@@ -393,7 +398,7 @@ class Sandboxes:
             sandbox.is_touched = False
         self.database.try_again()
 
-    def tell(self, row: Sandbox, before: str | None) -> None:
+    def notify(self, row: Sandbox, before: str | None) -> None:
         """Call the listeners."""
         for listener in self.listeners:
             listener(row, before)
@@ -416,7 +421,7 @@ class Sandboxes:
         await sandbox.wait_for_break()
         if row.state != "started" and not (row.state == "resizing" and row.desired_state == "started"):
             raise Fault(400, f"the sandbox is not started: its state is {row.state!r}")
-        handle = sandbox.handle or await self.connect(sandbox)
+        handle = await self.connect(sandbox)
         if activity:
             sandbox.touch()
         try:
@@ -428,12 +433,11 @@ class Sandboxes:
         finally:
             if activity:
                 sandbox.touch()
-            if (handle.env, handle.git_hosts) != (row.set_env, row.git_hosts):
-                row.set_env, row.git_hosts = dict(handle.env), list(handle.git_hosts)
-                sandbox.save()
 
     async def connect(self, sandbox: LivingSandbox) -> Handle:
-        """A handle, opened once for all calls that wait for it. Raises: SandboxGoneError."""
+        """Its handle, which is opened if necessary, once for all calls that wait. Raises: SandboxGoneError."""
+        if sandbox.handle is not None:
+            return sandbox.handle
         if sandbox.connecting is None:
             sandbox.connecting = asyncio.create_task(self.connect_now(sandbox))
             sandbox.connecting.add_done_callback(sandbox.end_connecting)
@@ -446,9 +450,10 @@ class Sandboxes:
 
     async def connect_now(self, sandbox: LivingSandbox) -> Handle:
         """As `connect`, for a caller that holds the lock, and so must not wait for `look_after`, which needs it."""
+        if sandbox.handle is not None:
+            return sandbox.handle
         row = sandbox.row
-        assert row.engine_id is not None, "a started sandbox has an id at the backend"
-        box = await self._backend.connect(row.engine_id)
+        box = await self._backend.connect(sandbox.engine_id)
         try:
             if row.state != "paused":
                 await self.end_orphans(sandbox, box)
@@ -457,10 +462,9 @@ class Sandboxes:
         except BaseException:
             await box.aclose()
             raise
-        if (other := sandbox.handle) is not None:  # also in the meantime: by a start, or by a caller with the lock
-            if other.box is not box:
-                await box.aclose()
-            return other
+        if sandbox.handle is not None:  # also in the meantime: by a start, or by a caller with the lock
+            await box.aclose()
+            return sandbox.handle
         return sandbox.hold(box)
 
     async def end_orphans(self, sandbox: LivingSandbox, box: AsyncSandbox) -> None:

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from typing import Any
 import msgspec
 
 from corral import errors
+from corral.results import timestamp
 
 _PATH = re.compile(r"(?<![\w./])/[^\s:;,'\"()]+")
 _OF_THE_HOST = (errors.BackendError, errors.SandboxError, errors.EngineFaultError)
@@ -54,17 +54,17 @@ def text_of(error: errors.CorralError) -> str:
 
 def _describe(error: BaseException) -> dict[str, Any]:
     name = type(error).__name__
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "error": f"{name}: {text_of(error)}"[:2000] if isinstance(error, errors.CorralError) else name
     }
     if not isinstance(error, errors.CorralError):
         steps = [
             f"{frame.f_globals.get('__name__', '?')}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)
         ]
-        told["at"] = steps[-12:]
+        described["at"] = steps[-12:]
     if os.environ.get("CORRAL_DEBUG"):
-        told["trace"] = "".join(traceback.format_exception(error))[-8000:]
-    return told
+        described["trace"] = "".join(traceback.format_exception(error))[-8000:]
+    return described
 
 
 class JsonLines(logging.Formatter):
@@ -73,7 +73,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Called by logging."""
         line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "time": timestamp(record.created),
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }

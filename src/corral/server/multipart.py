@@ -7,8 +7,9 @@ import re
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import quote
+
+from aiohttp import StreamReader
 
 from corral.server.faults import Fault, bad_request
 
@@ -16,13 +17,6 @@ _MAX_HEADER_BYTES = 16 * 1024
 _MAX_PREAMBLE_BYTES = 64 * 1024
 _BOUNDARY = re.compile(r"""(?i:;\s*boundary)\s*=\s*(?:"([^"\r\n]{1,200})"|([^\s;"]{1,200}))""")
 _PARAMETER = re.compile(r""";\s*(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]*))""")
-
-
-class Source(Protocol):
-    """Where bytes come from: a request's body."""
-
-    async def readany(self) -> bytes:
-        """The next bytes; empty at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +38,6 @@ class Part:
         except UnicodeDecodeError:
             raise bad_request(f"field {self.name[:100]!r} is not UTF-8") from None
 
-    async def drain(self) -> None:
-        """Read the rest of it, and drop it."""
-        async for _ in self.content:
-            pass
-
 
 def boundary_of(content_type: str) -> bytes:
     """The boundary that a Content-Type names. Raises: Fault, 400, if it is not multipart/form-data."""
@@ -61,7 +50,7 @@ def boundary_of(content_type: str) -> bytes:
 class MultipartReader:
     """The parts of a body, one after the other."""
 
-    def __init__(self, source: Source, *, boundary: bytes, max_parts: int, patience_seconds: float) -> None:
+    def __init__(self, source: StreamReader, *, boundary: bytes, max_parts: int, patience_seconds: float) -> None:
         self._source = source
         self._patience_seconds = patience_seconds
         self._delimiter = b"\r\n--" + boundary
@@ -79,7 +68,8 @@ class MultipartReader:
                 raise bad_request(f"the multipart body has more than {self._max_parts} parts")
             part = Part(await self._read_name(), self._read_content())
             yield part
-            await part.drain()
+            async for _ in part.content:  # what the reader has left of it
+                pass
 
     async def _fill(self) -> None:
         try:

@@ -25,7 +25,7 @@ def document(version: str) -> bytes:
     routes = list(all_routes())
     kinds = _kinds(route for _, route in routes)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
-    by_kind = {_key(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
+    by_kind = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for path, route in routes:
         paths.setdefault(path, {})[route.method.lower()] = _operation(path, route, by_kind, components)
@@ -42,16 +42,13 @@ def document(version: str) -> bytes:
     )
 
 
-def _key(kind: Any) -> str:
-    return repr(kind)
-
-
 def _kinds(routes: Any) -> list[Any]:
-    found: dict[str, Any] = {_key(ErrorResponse): ErrorResponse}
+    """All models, each once: types such as unions can't be compared, so by their names."""
+    found: dict[str, Any] = {repr(ErrorResponse): ErrorResponse}
     for route in routes:
         for kind in (route.query, route.body, *route.answers.values()):
             if kind is not None:
-                found.setdefault(_key(kind), kind)
+                found.setdefault(repr(kind), kind)
     return list(found.values())
 
 
@@ -67,7 +64,7 @@ def _operation(path: str, route: Route, by_kind: dict[str, Any], components: dic
     if route.area != "open":
         operation["security"] = [{"key": []}, {}] if route.signed else [{"key": []}]
     if route.body is not None:
-        content = {_JSON: {"schema": by_kind[_key(route.body)]}}
+        content = {_JSON: {"schema": by_kind[repr(route.body)]}}
         operation["requestBody"] = {"required": not route.body_optional, "content": content}
     elif route.raw_body:
         schema = {"type": "object", "additionalProperties": {"type": "string", "format": "binary"}}
@@ -93,7 +90,7 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
 def _query_parameters(route: Route, by_kind: dict[str, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
     if route.query is None:
         return []
-    schema = components[by_kind[_key(route.query)]["$ref"].rpartition("/")[2]]
+    schema = components[by_kind[repr(route.query)]["$ref"].rpartition("/")[2]]
     required = schema.get("required", ())
     return [
         {"name": name, "in": "query", "required": name in required, "schema": _without_null(each)}
@@ -112,12 +109,12 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(route: Route, by_kind: dict[str, Any]) -> dict[str, Any]:
-    error = {"description": "Error", "content": {_JSON: {"schema": by_kind[_key(ErrorResponse)]}}}
+    error = {"description": "Error", "content": {_JSON: {"schema": by_kind[repr(ErrorResponse)]}}}
     responses: dict[str, Any] = {"default": error}
     for status, kind in route.answers.items():
         response: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if kind is not None and kind is not bytes:
-            response["content"] = {_JSON: {"schema": by_kind[_key(kind)]}}
+            response["content"] = {_JSON: {"schema": by_kind[repr(kind)]}}
         elif kind is bytes:
             response["content"] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         responses[str(status)] = response

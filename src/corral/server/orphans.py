@@ -1,7 +1,7 @@
-"""Runs of the interpreter that an earlier server process had begun; their clients have lost them with it.
+"""Interpreter runs that an earlier server process has started, and whose clients were disconnected with it.
 
-A program that was started to run in the background goes on without a server. A run of the interpreter is different:
-its client reads it as it goes, the server keeps its time limit, and while it goes on its context is blocked.
+A program in the background goes on without a server. A run of the interpreter is different: its client reads the
+output as it comes, the server enforces its timeout, and its context is blocked until it ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, NotRecordedError, SandboxGoneError
 from corral.server import log
 from corral.server.faults import Fault
-from corral.sessions.interpreter.contexts import Interpreter
 
 if TYPE_CHECKING:
     from corral.server.living import Sandboxes
@@ -34,22 +33,19 @@ async def adopt(sandboxes: Sandboxes) -> None:
 
 async def end_runs(box: AsyncSandbox, *, sandbox_id: str) -> None:
     """Interrupt the runs in all contexts. Raises: SandboxGoneError."""
-    interpreter = getattr(box, "interpreter", None)
-    if not isinstance(interpreter, Interpreter):
-        return
     try:
-        for context in await interpreter.contexts():
+        for context in await box.interpreter.contexts():
             if context.active:
-                await _end_run(interpreter, context.id, sandbox_id=sandbox_id)
+                await _end_run(box, context.id, sandbox_id=sandbox_id)
     except SandboxGoneError:
         raise
     except CorralError as error:
         log.event("runs of an earlier server could not be listed", level=30, error=error, sandbox=sandbox_id)
 
 
-async def _end_run(interpreter: Interpreter, context_id: str, *, sandbox_id: str) -> None:
+async def _end_run(box: AsyncSandbox, context_id: str, *, sandbox_id: str) -> None:
     try:
-        ended = await interpreter.interrupt(context_id)
+        ended = await box.interpreter.interrupt(context_id)
     except NotRecordedError:
         return  # closed in the meantime
     if ended:

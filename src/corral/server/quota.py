@@ -7,11 +7,14 @@ can't both take the last of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from corral.server.creating import Resize
 from corral.server.faults import Fault
-from corral.server.routing import Services
 from corral.server.store.rows import Sandbox, Snapshot
+
+if TYPE_CHECKING:
+    from corral.server.app import Server
 
 RUNNING = frozenset({"creating", "starting", "started", "restoring", "resuming", "forking", "snapshotting", "resizing"})
 """States in which a sandbox uses CPUs."""
@@ -20,7 +23,7 @@ IN_MEMORY = RUNNING | {"pausing", "paused", "stopping"}
 
 
 def check_quota(
-    services: Services,
+    server: Server,
     organisation_id: str,
     *,
     sandboxes: int = 0,
@@ -30,12 +33,12 @@ def check_quota(
     leaving_out: str | None = None,
 ) -> None:
     """Check that this much more is allowed. Archived sandboxes and snapshots need disk, too. Raises: Fault 403."""
-    organisation = services.keyring.organisations[organisation_id]
-    rows = [row for row in services.sandboxes.rows_of(organisation_id) if row.id != leaving_out]
+    organisation = server.keyring.organisations[organisation_id]
+    rows = [row for row in server.sandboxes.rows_of(organisation_id) if row.id != leaving_out]
     held = [(row, _largest(row)) for row in rows]
     running = [has for row, has in held if row.state in RUNNING]
     in_memory = [has for row, has in held if row.state in IN_MEMORY]
-    kept = _disk_of_snapshots(row for row in services.snapshots.all() if row.organisation_id == organisation_id)
+    kept = _disk_of_snapshots(row for row in server.snapshots.all() if row.organisation_id == organisation_id)
     for what, limit, wanted in (
         ("sandboxes", organisation.max_sandboxes, len(rows) + sandboxes),
         ("CPUs", organisation.max_cpu, sum(has[0] for has in running) + cpu),

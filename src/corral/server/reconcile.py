@@ -14,12 +14,11 @@ from corral.server.living import LivingSandbox
 from corral.server.resting import INTENT, wake
 from corral.server.store.rows import Snapshot
 
-_UNACKNOWLEDGED = ("create", "fork")
 _LOST = "the sandbox was gone, or did not answer, when the server was restarted"
 
 
 async def reconcile(lifecycle: Lifecycle, infos: Iterable[SandboxInfo]) -> Counter[str]:
-    """Adopt sandboxes that were acknowledged, undo those that were not, finish deletions. Gives counts for the log.
+    """Adopt sandboxes that were acknowledged, undo those that were not, finish deletions. Returns counts for the log.
 
     `infos` is what the backend has, asked after this server has locked its data folder.
     """
@@ -36,20 +35,17 @@ async def reconcile(lifecycle: Lifecycle, infos: Iterable[SandboxInfo]) -> Count
 
 
 async def reconcile_one(lifecycle: Lifecycle, sandbox: LivingSandbox, state: str | None) -> str:
-    """The same for one sandbox, whose state at the backend is given. Gives what was done."""
+    """The same for one sandbox, whose state at the backend is given. Returns what was done."""
     row = sandbox.row
-    if row.intent in _UNACKNOWLEDGED or row.intent == "delete":
-        undone = row.intent != "delete"
+    if (intent := row.intent) in ("create", "fork", "delete"):
         try:
             if state is not None:
                 await lifecycle.end_at_backend(sandbox)
         except CorralError as error:
-            log.event(
-                "sandbox not deleted", level=30, error=error, sandbox=row.id
-            )  # the intent stays, so it is tried again
-            return "not ended"
+            log.event("sandbox not deleted", level=30, error=error, sandbox=row.id)
+            return "not ended"  # the intent stays, so it is tried again
         lifecycle.sandboxes.remove(sandbox)
-        return "undone" if undone else "deleted"
+        return "deleted" if intent == "delete" else "undone"
     if state is None:
         row.error_reason = row.error_reason or _LOST
     elif (resize := Resize.from_intent(row.intent)) is not None:

@@ -42,8 +42,8 @@ async def rested(lifecycle: Lifecycle, sandbox: LivingSandbox) -> AsyncIterator[
         steps.reached("rest:intent-written")
         sandbox.forget_handle()
         try:
-            await lifecycle.backend.stop(row.engine_id)
-            await box.aclose()
+            async with contextlib.aclosing(box):
+                await lifecycle.backend.stop(row.engine_id)
             steps.reached("rest:stopped")
             yield
         finally:
@@ -53,9 +53,8 @@ async def rested(lifecycle: Lifecycle, sandbox: LivingSandbox) -> AsyncIterator[
 async def wake(lifecycle: Lifecycle, sandbox: LivingSandbox) -> None:
     """Start it again; if that fails, its state is what the backend then says."""
     row = sandbox.row
-    assert row.engine_id is not None
     try:
-        box = await lifecycle.backend.start(row.engine_id)
+        box = await lifecycle.backend.start(sandbox.engine_id)
     except CorralError as error:
         log.event("sandbox not started after a rest", level=30, error=error, sandbox=row.id)
         row.intent = None
@@ -72,7 +71,7 @@ async def _find_idle(lifecycle: Lifecycle, sandbox: LivingSandbox) -> AsyncSandb
     if sandbox.is_busy:
         return None
     try:
-        box = (sandbox.handle or await lifecycle.sandboxes.connect_now(sandbox)).box
+        box = (await lifecycle.sandboxes.connect_now(sandbox)).box
         usage = await box.usage()
         if (usage.disk_bytes or 0) < LARGE_BYTES or usage.processes != 0:
             return None

@@ -1,6 +1,6 @@
 """Routes as a table: one row per operation, used for dispatching, checks and the OpenAPI document.
 
-A handler takes a `ApiCall` and returns a wire model, None, or a response. What it needs is checked before it runs: key
+A handler takes an `ApiCall` and returns a wire model, None, or a response. What it needs is checked before it runs: key
 and scope, path, query and body against their types, and, in the toolbox, that the sandbox belongs to the caller.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 from aiohttp import web
@@ -16,22 +16,17 @@ from aiohttp import web
 from corral.server.faults import too_many
 
 if TYPE_CHECKING:
-    from corral.server.auth import Guard, Keyring, Visit
-    from corral.server.events import EventHub
+    from corral.server.app import Server
+    from corral.server.auth import Visit
     from corral.server.fairness import Account
-    from corral.server.lifecycle import Lifecycle
-    from corral.server.living import Handle, Sandboxes
-    from corral.server.log import Metrics
-    from corral.server.sessionmemory import SessionMemory
-    from corral.server.settings import ServerSettings
-    from corral.server.snapshots import Snapshots
-    from corral.server.sockets import OpenSockets
+    from corral.server.living import Handle, LivingSandbox
 
 Area = Literal["open", "control", "toolbox"]
 """Open routes need no key; toolbox routes are about what happens inside one sandbox."""
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Scope = Literal["read", "write", "delete", "run"]
 """What a key may do: read, create and change, delete, and run programs in sandboxes."""
+_SCOPES: dict[Method, Scope] = {"GET": "read", "DELETE": "delete", "POST": "write", "PUT": "write", "PATCH": "write"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,48 +47,47 @@ ANONYMOUS = Identity(key_id="", organisation_id="", scopes=frozenset())
 
 
 @dataclass(slots=True, kw_only=True)
-class Services:
-    """The parts of a running server, for handlers."""
-
-    settings: ServerSettings
-    sandboxes: Sandboxes
-    lifecycle: Lifecycle
-    snapshots: Snapshots
-    keyring: Keyring
-    guard: Guard
-    events: EventHub
-    sockets: OpenSockets
-    sessions: SessionMemory
-    metrics: Metrics
-    describe: Callable[[], bytes]
-    """Gives the OpenAPI document; it is made from all routes, which import this module."""
-    ready: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
 class ApiCall:
     """One request, after all checks."""
 
     request: web.Request
-    services: Services
+    server: Server
     identity: Identity
     params: Mapping[str, str]
     query: Any = None
     body: Any = None
+    visit: Visit = field(init=False)
+    """Its place among the calls of its key. Not set for routes that need no key."""
+    account: Account = field(init=False)
+    """What it holds of its key's memory. Not set for routes that need no key."""
     sandbox: Handle = field(init=False)
-    """The sandbox of a toolbox route; other routes have none."""
-    visit: Visit | None = None
-    """None for routes that need no key."""
-    account: Account | None = None
-    """What the call holds of its key's memory; None for routes that need no key."""
+    """Set for toolbox routes only."""
+
+    @property
+    def organisation_id(self) -> str:
+        """The caller's organisation."""
+        return self.identity.organisation_id
+
+    @property
+    def base_url(self) -> str:
+        """The base URL of the server, as the caller uses it."""
+        return self.server.guard.base_url(self.request)
+
+    def find_sandbox(self, *, deleted: bool = False) -> LivingSandbox:
+        """The sandbox that the path names, by id or name; `deleted` as in `Sandboxes.find`. Raises: Fault 404."""
+        wanted = self.params["sandboxIdOrName"]
+        sandbox = self.server.sandboxes.find(wanted, organisation_id=self.organisation_id, deleted=deleted)
+        self.request[SANDBOX] = sandbox.id
+        return sandbox
 
     def hold(self, count: int) -> None:
         """Take `count` bytes of the key's memory until the call ends. Raises: Fault, 429, if the key has no more."""
-        if self.account is not None and not self.account.take(count):
+        if not self.account.take(count):
             raise too_many("the concurrent requests of this API key use too much memory", 1.0)
 
 
 Handler = Callable[[ApiCall], Awaitable[Any]]
+H = TypeVar("H", bound=Handler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,27 +125,44 @@ class Table:
         self.routes: list[Route] = []
 
     def add(
-        self, method: Method, path: str, *, scope: Scope, answers: Mapping[int, Any], **options: Any
-    ) -> Callable[[Handler], Handler]:
+        self,
+        method: Method,
+        path: str,
+        *,
+        scope: Scope | None = None,
+        status: int = 200,
+        answers: Mapping[int, Any] | None = None,
+        **options: Any,
+    ) -> Callable[[H], H]:
         """A decorator; the handler's docstring is the summary in the OpenAPI document, its name the operation's.
 
-        Options are the other fields of `Route`.
+        Args:
+            method: The HTTP method.
+            path: See `Route`.
+            scope: What the key must permit; by default `run` in the toolbox, and elsewhere what the method says.
+            status: The status of a success.
+            answers: The type of the body for each status; by default the handler's return type, for `status`.
+            options: Other fields of `Route`.
         """
 
-        def register(handler: Handler) -> Handler:
-            summary = (handler.__doc__ or "").strip().split("\n", 1)[0]
+        def register(handler: H) -> H:
             route = Route(
                 method=method,
                 path=path,
                 handler=handler,
                 area=self.area,
-                scope=scope,
+                scope=scope or ("run" if self.area == "toolbox" else _SCOPES[method]),
                 name=handler.__name__,
-                summary=summary,
-                answers=dict(answers),
+                summary=(handler.__doc__ or "").strip().split("\n", 1)[0],
+                answers=answers if answers is not None else {status: _return_type(handler)},
                 **options,
             )
             self.routes.append(route)
             return handler
 
         return register
+
+
+def _return_type(handler: Handler) -> Any:
+    kind = get_type_hints(handler)["return"]
+    return kind if kind is not type(None) else None

@@ -253,7 +253,7 @@ def _room_for_connections(limits: ServerLimits) -> int:
 
 @contextlib.asynccontextmanager
 async def listening(server: Server) -> AsyncIterator[str]:
-    """Accept connections; gives the URL of the API. At the end websockets are closed, and requests may finish."""
+    """Accept connections; returns the URL of the API. At the end websockets are closed, and requests may finish."""
     settings = server.settings
     limits = settings.limits
     per_connection: dict[str, Any] = {
@@ -287,7 +287,7 @@ async def listening(server: Server) -> AsyncIterator[str]:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         yield f"{'https' if settings.tls else 'http'}://{host}:{port}{API}"
     finally:
-        server.services.ready = False
+        server.ready = False
         if listener is not None:
             listener.close()
         await server.sockets.close()  # else the shutdown would wait for them until its timeout

@@ -27,7 +27,7 @@ class SessionMemory:
     def keep(self, handle: Handle, session: ShellSession) -> None:
         """Keep a session that is being used in its sandbox's handle; others of the organisation may be dropped."""
         handle.sessions[session.name] = session
-        order = self._orders.setdefault(handle.organisation_id, weakref.WeakKeyDictionary())
+        order = self._orders.setdefault(handle.row.organisation_id, weakref.WeakKeyDictionary())
         order.pop(session, None)
         order[session] = weakref.ref(handle)
         self._make_room(order, session)

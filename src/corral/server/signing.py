@@ -1,7 +1,7 @@
 """Signed URLs: access to one file of one sandbox, without a key, until the URL expires.
 
-Clients make them by themselves, with a signing key. Each API key gets a signing key of its own, so that URLs become
-invalid with the API key that they were made with.
+Clients create them, with a signing key. Each API key has a different one, so that URLs become invalid with the API
+key that they were signed with.
 """
 
 from __future__ import annotations

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterator
 
 from corral.server.dispatch import Router
-from corral.server.routes import config, ops, organisations, sandboxes, snapshots, telemetry, unsupported
-from corral.server.routes import toolbox as toolbox_routes
+from corral.server.routes import ops, organisations, sandboxes, snapshots, telemetry, unsupported
+from corral.server.routes.toolbox import files, git, info, interpreter, process, sessions, terminals, transfer
 from corral.server.routing import Route, Table
 from corral.server.settings import API, TOOLBOX
 
@@ -20,24 +18,24 @@ _DOCS_ALIASES = (f"{API}/docs", *(f"{root}/{name}" for root in ("", API) for nam
 """Usual paths of API documentation."""
 
 CONTROL_TABLES: tuple[Table, ...] = (
-    config.TABLE,
     sandboxes.TABLE,
     telemetry.TABLE,
     snapshots.TABLE,
     organisations.TABLE,
-    ops.EVENTS,
+    ops.API_ROOT,
     unsupported.CONTROL,
 )
-
-
-def toolbox_tables() -> list[Table]:
-    """The tables of the toolbox's modules."""
-    found = []
-    for module in pkgutil.iter_modules(toolbox_routes.__path__):
-        table = getattr(importlib.import_module(f"{toolbox_routes.__name__}.{module.name}"), "TABLE", None)
-        if isinstance(table, Table):
-            found.append(table)
-    return [*found, unsupported.TOOLBOX]
+TOOLBOX_TABLES: tuple[Table, ...] = (
+    files.TABLE,
+    git.TABLE,
+    info.TABLE,
+    interpreter.TABLE,
+    process.TABLE,
+    sessions.TABLE,
+    terminals.TABLE,
+    transfer.TABLE,
+    unsupported.TOOLBOX,
+)
 
 
 def all_routes() -> Iterator[tuple[str, Route]]:
@@ -47,7 +45,7 @@ def all_routes() -> Iterator[tuple[str, Route]]:
     for table in CONTROL_TABLES:
         for route in table.routes:
             yield API + route.path, route
-    for table in toolbox_tables():
+    for table in TOOLBOX_TABLES:
         for route in table.routes:
             yield TOOLBOX + SANDBOX + route.path, route
 

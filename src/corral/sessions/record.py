@@ -1,13 +1,13 @@
-"""Recorded programs: their output is kept, and any number may listen, from the beginning, also those who come later.
+"""Recorded programs: their output is kept, and can be read from its beginning by any number of readers, at any time.
 
-Shell sessions, terminals and interpreters stand on this. `AsyncSandbox` keeps records in the memory of this process;
-a backend whose sandboxes outlive us keeps them where they outlive us as well.
+Shell sessions, terminals and interpreters are built on this. `AsyncSandbox` keeps records in the memory of this
+process; a backend whose sandboxes outlive the process stores them so that they outlive it, too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,44 +16,44 @@ from corral.results import ExecResult
 EntryKind = Literal["stdout", "stderr", "note", "end"]
 
 DEFAULT_RECORD_BYTES = 16 * 1024 * 1024
-"""How much output of a record is kept. Of a longer one, the oldest output is dropped; its notes stay."""
+"""How much output a record keeps. Beyond that, the oldest output is dropped; notes stay."""
 MAX_NOTES_BYTES = 32 * 1024 * 1024
-"""So many bytes of notes are kept of a record; more are refused."""
+"""How many bytes of notes a record keeps; more are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One piece of a record. A terminal's output is all stdout; `note` is what a client wrote into the record.
+    """One piece of a record: output (a terminal's is all stdout), a `note` that a client wrote, or the `end`.
 
-    `end` is the last of a record: a JSON object with `exit_code`, `reason` and `signal`.
+    `end` is the last entry: a JSON object with `exit_code`, `reason` and `signal`.
     """
 
     offset: int
-    """Where it begins in the record; offsets grow and are never used again, so a gap shows that something was lost."""
+    """Where it begins in the record. Offsets only grow, so a gap means that output was dropped."""
     kind: EntryKind
     data: bytes
     at: float
-    """When it came, as Unix time."""
+    """When it was recorded, as Unix time."""
     next_offset: int
-    """Where to go on reading."""
+    """Where to continue reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordInfo:
-    """What a list says of a recorded program."""
+    """A recorded program in a list."""
 
     name: str
     running: bool
     started: float
     pty: bool
     first_offset: int
-    """The oldest entry that is still there."""
+    """The offset of the oldest entry that is kept."""
     next_offset: int
-    """Where the next entry will begin: to listen from now on."""
+    """Where the next entry will begin: to read from now on."""
 
 
 class Recorded(ABC):
-    """A program with a record. It outlives the handle, and where the backend can, this process."""
+    """A program with a record. It outlives this handle, and this process if the backend supports it."""
 
     @property
     @abstractmethod
@@ -63,56 +63,56 @@ class Recorded(ABC):
     @property
     @abstractmethod
     def pid(self) -> int:
-        """Its number inside."""
+        """Its process id inside."""
 
     @abstractmethod
     async def write(self, data: bytes | str) -> None:
-        """Feed its standard input or terminal. Raises: ExecError when it has closed it or ended."""
+        """Write to its stdin or terminal. Raises: ExecError if it has closed its stdin, or has ended."""
 
     @abstractmethod
     async def close_stdin(self) -> None:
-        """End of input."""
+        """Close its stdin. On a terminal: send the end-of-file character."""
 
     @abstractmethod
     async def signal(self, number: int) -> None:
-        """Signal its process group. A program that has ended is left alone."""
+        """Signal its process group. Does nothing if the program has ended."""
 
     @abstractmethod
     async def resize(self, *, rows: int, columns: int) -> None:
-        """Set the terminal's size. Raises: ExecError when it has none."""
+        """Set the terminal's size. Raises: ExecError if it has no terminal."""
 
     @abstractmethod
     async def note(self, data: bytes) -> int:
-        """Write an entry of one's own into the record, in order with the output; gives its offset.
+        """Add a note to the record, in order with the output; returns its offset.
 
         Raises:
-            ExecError: too long, or there are too many (`MAX_NOTES_BYTES`).
+            ExecError: it is too long, or there are too many (`MAX_NOTES_BYTES`).
         """
 
     @abstractmethod
-    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
-        """The record from an offset on; with `follow`, until the program has ended and all has been told.
+    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncGenerator[Entry, None]:
+        """The record from an offset on; with `follow`, until its end.
 
         Raises:
-            SandboxGoneError: the sandbox ended meanwhile.
+            SandboxGoneError: the sandbox was deleted meanwhile.
         """
 
     @abstractmethod
     async def notes(self) -> tuple[Entry, ...]:
-        """The notes until now, and the end if it has come, without going over the output. Raises: SandboxGoneError."""
+        """The notes so far, and the end if the program has ended, without the output. Raises: SandboxGoneError."""
 
     @abstractmethod
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        """Wait for the end; the output is in the record alone. Raises: TimeoutError, SandboxGoneError."""
+        """Wait for the end. The result has no output: read the record. Raises: TimeoutError, SandboxGoneError."""
 
     @abstractmethod
     async def kill(self) -> None:
-        """End it with all that it started. Idempotent."""
+        """Kill it with its process tree. Idempotent."""
 
     @abstractmethod
     async def end_rest(self) -> None:
-        """End what a program that has ended left running, in whatever session. One that runs is left alone."""
+        """Kill processes that an ended program left running, in any session. Does nothing while it runs."""
 
     @abstractmethod
     async def forget(self) -> None:
-        """End it, and delete its record. What it left running before, when it ended, runs on."""
+        """Kill it, and delete its record. Processes that an ended program left running are not killed."""

@@ -1,7 +1,7 @@
-"""Recorded programs in the memory of this process: what every backend has without doing anything for it.
+"""Recorded programs in the memory of this process, for every backend that does not keep records itself.
 
-A record is written by whichever thread reads the program, and read by any number of listeners in any event loops. It is
-bounded, and nobody waits for a listener: one that is slower than the program finds a gap where the oldest was dropped.
+The thread that reads the program writes the record, and any number of readers in any event loop read it. It is bounded,
+and does not wait for readers: one that is slower than the program finds a gap where old output was dropped.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ import bisect
 import json
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from heapq import merge
 from operator import attrgetter
 
 from corral.base.process import AsyncProcess, Ending
-from corral.errors import CorralError, ExecError, InvalidCommandError, NameTakenError, NotRecordedError
+from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError
 from corral.results import TIMEOUT_EXIT_CODE, ExecResult, OutputChunk
 from corral.sessions.record import DEFAULT_RECORD_BYTES, MAX_NOTES_BYTES, Entry, EntryKind, Recorded, RecordInfo
 
 BACKLOG_BYTES = 4 * 1024 * 1024
-"""So much may be printed before the recorder listens."""
+"""How much a program may print before recording starts."""
 _ENTRY_BYTES = 64 * 1024
 _ENTRY_COST = 256
-"""What an entry costs beyond its bytes: a program that prints single letters must not cost a hundred times as much."""
+"""What an entry costs besides its bytes, so that a program that prints single letters does not cost much more."""
 _BATCH = 64
 _MAX_NAME = 200
 _offset = attrgetter("offset")
 
 
 def check_name(name: str) -> str:
-    """The name of a recorded program. Raises: InvalidCommandError."""
+    """Check the name of a recorded program. Raises: InvalidCommandError."""
     if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
         raise InvalidCommandError(f"{name!r:.80} is not a name", hint=f"give 1 to {_MAX_NAME} printable characters")
     return name
 
 
 def check_limit(limit_bytes: int) -> int:
-    """How much of a record is kept. Raises: InvalidCommandError."""
+    """Check how much of a record is kept. Raises: InvalidCommandError."""
     if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or limit_bytes < 1:
         raise InvalidCommandError(f"limit_bytes={limit_bytes!r} is not a limit", hint="give 1 or more")
     return limit_bytes
@@ -52,7 +52,7 @@ def describe_end(ending: Ending) -> bytes:
 
 
 class _Listener:
-    """Somebody who waits for the next entry, in an event loop of its own."""
+    """A reader that waits for the next entry, in its event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ class _Listener:
         try:
             self._loop.call_soon_threadsafe(self._news.set)
         except RuntimeError:
-            return  # its loop is closed: nobody listens here any more
+            return  # its loop is closed
 
     async def wait(self) -> None:
         await self._news.wait()
@@ -76,7 +76,7 @@ class MemoryLog:
         self._limit = limit_bytes
         self._lock = threading.Lock()
         self._output: list[Entry] = []
-        self._dropped = 0  # entries at the front of the list that are no longer there, until it is cut
+        self._dropped = 0  # entries at the front of the list that are dropped, but not removed yet
         self._output_cost = 0
         self._notes: list[Entry] = []  # and the end: they stay when output is dropped
         self._notes_cost = 0
@@ -86,13 +86,13 @@ class MemoryLog:
         self._listeners: set[_Listener] = set()
 
     def bounds(self) -> tuple[int, int]:
-        """The oldest entry that is there, and where the next one will begin."""
+        """The offset of the oldest entry that is kept, and of the next one."""
         with self._lock:
             oldest = [*self._output[self._dropped : self._dropped + 1], *self._notes[:1]]
             return min((entry.offset for entry in oldest), default=self._next), self._next
 
     def add_output(self, chunk: OutputChunk) -> None:
-        """Take a piece of output."""
+        """Add a piece of output."""
         now = time.time()
         with self._lock:
             if self._over:
@@ -105,7 +105,7 @@ class MemoryLog:
         self._tell()
 
     def add_note(self, data: bytes) -> int:
-        """Take a note. Raises: ExecError when there are too many."""
+        """Add a note; returns its offset. Raises: ExecError if there are too many."""
         with self._lock:
             cost = len(data) + _ENTRY_COST
             if self._over:
@@ -119,12 +119,12 @@ class MemoryLog:
         return entry.offset
 
     def notes(self) -> tuple[Entry, ...]:
-        """The notes, and the end."""
+        """The notes so far, and the end."""
         with self._lock:
             return tuple(self._notes)
 
     def finish(self, ending: Ending | BaseException) -> None:
-        """The program has ended, or the sandbox with it. Only the first call counts."""
+        """The program has ended, or the whole sandbox. Only the first call counts."""
         with self._lock:
             if self._over:
                 return
@@ -135,8 +135,8 @@ class MemoryLog:
             self._over = True
         self._tell()
 
-    async def entries(self, *, since: int, follow: bool) -> AsyncIterator[Entry]:
-        """The record from an offset on; with `follow`, until the program has ended and all has been told."""
+    async def entries(self, *, since: int, follow: bool) -> AsyncGenerator[Entry, None]:
+        """The record from an offset on; with `follow`, until its end."""
         while True:
             listener = _Listener()
             with self._lock:
@@ -226,7 +226,7 @@ class MemoryRecorded(Recorded):
     async def note(self, data: bytes) -> int:
         return self._log.add_note(bytes(data))
 
-    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
+    def entries(self, *, since: int = 0, follow: bool = True) -> AsyncGenerator[Entry, None]:
         return self._log.entries(since=since, follow=follow)
 
     async def notes(self) -> tuple[Entry, ...]:
@@ -250,13 +250,13 @@ class MemoryRecorded(Recorded):
         self._book.drop(self._name)
 
     def describe(self) -> RecordInfo:
-        """What a list says of it."""
+        """Its entry in a list."""
         first, following = self._log.bounds()
         return RecordInfo(self._name, not self._process.ended, self._started, self._pty, first, following)
 
 
 class RecordBook:
-    """The recorded programs of one sandbox handle, by name. Any thread may ask."""
+    """The recorded programs of one sandbox handle, by name. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -267,19 +267,19 @@ class RecordBook:
             return name in self._records
 
     def claim(self, name: str) -> None:
-        """Hold a name while its program is being started. Raises: NameTakenError."""
+        """Reserve a name while its program is being started. Raises: NameTakenError."""
         with self._lock:
             if name in self._records:
                 raise name_taken(name)
             self._records[name] = None
 
     def fill(self, name: str, recorded: MemoryRecorded) -> None:
-        """The program of a claimed name."""
+        """Set the program of a reserved name."""
         with self._lock:
             self._records[name] = recorded
 
     def drop(self, name: str) -> None:
-        """Let go of a name."""
+        """Release a name."""
         with self._lock:
             self._records.pop(name, None)
 
@@ -292,19 +292,18 @@ class RecordBook:
         return recorded
 
     def list(self) -> tuple[RecordInfo, ...]:
-        """All that run or have run, oldest first."""
+        """All programs, running and ended, oldest first."""
         with self._lock:
             records = [recorded for recorded in self._records.values() if recorded is not None]
         return tuple(recorded.describe() for recorded in records)
 
 
-def name_taken(name: str) -> CorralError:
+def name_taken(name: str, *, sandbox_id: str | None = None) -> NameTakenError:
     """The error for a name that is in use."""
-    return NameTakenError(
-        f"a recorded program named {name!r} already exists", op="start_recorded", hint="forget it, or use another"
-    )
+    text, hint = f"a recorded program named {name!r} already exists", "forget it, or use another"
+    return NameTakenError(text, sandbox_id=sandbox_id, op="start_recorded", hint=hint)
 
 
-def not_recorded(name: str) -> CorralError:
-    """The error for a name that nobody has."""
-    return NotRecordedError(f"no recorded program named {name!r}", op="find_recorded")
+def not_recorded(name: str, *, sandbox_id: str | None = None, op: str = "find_recorded") -> NotRecordedError:
+    """The error for an unknown name."""
+    return NotRecordedError(f"no recorded program named {name!r}", sandbox_id=sandbox_id, op=op)

@@ -1,9 +1,9 @@
-"""ShellSession: one shell that stays, and runs command after command.
+"""ShellSession: one shell that runs command after command, and keeps its state between them.
 
-The shell is a recorded program that runs a small driver. The driver reads names of commands from its input, one after
-the other (so the queue outlives us), and sources each from a file in a private folder; folder, variables, functions and
-all else that a shell holds stay for the next. Standard input and output are each command's own. What the record says is
-read by `corral.sessions.transcript`; nothing is remembered here that is not in it.
+The shell is a recorded program that runs a small driver. The driver reads names of commands from its stdin, one after
+the other (so the queue outlives this process), and sources each from a file in a private folder: the working folder,
+variables, functions and everything else in the shell stay for the next command. Each command has its own standard input
+and output. `corral.sessions.transcript` reads the record, which holds the whole state of a session.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from corral.protocol import SessionOptions
 from corral.results import OutputChunk, StreamName
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Entry, Recorded
 from corral.sessions.shell import DRIVER, FEED, PLACE, RUN, SIGNAL
-from corral.sessions.transcript import KEPT_BYTES, Demux, Piece, Told, Transcript, ended_streams
+from corral.sessions.transcript import KEPT_BYTES, CommandState, Demux, Piece, Transcript, ended_streams
 
 if TYPE_CHECKING:
     from corral.client.sandbox import AsyncSandbox
 
 prefix = "session:"
-"""Sessions are recorded programs with such names."""
+"""The prefix of sessions' names as recorded programs."""
 
 _HELPER_SECONDS = 60.0
 _INTERRUPT_SECONDS = 1.5
@@ -48,28 +48,28 @@ _INTERRUPT_TRIES = 10
 _TERMINATE_TENTHS = 20
 _FED_SECONDS = 1.0
 _NOTED_CHARACTERS = 64 * 1024
-"""So much of a command's text is kept in the record."""
+"""How much of a command's text is kept in the record."""
 _MAX_WAITING = 1000
-"""So many commands may wait for their turn, as long as what is known of them is no more than a session remembers."""
+"""How many commands may be queued, if their texts take no more memory than `KEPT_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCommand:
-    """A command of a session, as it stands."""
+    """A command of a session, and its current state."""
 
     id: str
     text: str
     exit_code: int | None
-    """None while it waits or runs. -1 if its end was lost in a flood of output."""
+    """None while it is queued or running. -1 if its end was lost with dropped output."""
     started: float
-    """When it was asked for, as Unix time."""
+    """When it was submitted, as Unix time."""
     begun: bool
-    """Whether the shell has got to it."""
+    """True if the shell has started it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLogs:
-    """What a command has printed until now."""
+    """The output of a command so far."""
 
     stdout: bytes
     stderr: bytes
@@ -78,13 +78,13 @@ class SessionLogs:
     chunks: tuple[OutputChunk, ...]
     """The same, piece by piece."""
     lost_bytes: int = 0
-    """About how much the record dropped, before the limit of the call cut anything."""
+    """About how many bytes the record dropped, besides those that the call's limit cut."""
     truncated: bool = False
-    """Whether anything is missing; lines in the output say where, and how much."""
+    """True if anything is missing; lines in the output say where, and how much."""
 
 
 class ShellSession:
-    """A shell that stays. It outlives this handle, and where the backend can, this process."""
+    """A shell that keeps its state. It outlives this handle, and this process if the backend supports it."""
 
     def __init__(self, box: AsyncSandbox, recorded: Recorded) -> None:
         self._box = box
@@ -101,10 +101,10 @@ class ShellSession:
         limit_bytes: int = DEFAULT_RECORD_BYTES,
         **options: Unpack[SessionOptions],
     ) -> Self:
-        """Start a shell: bash where there is one, else sh.
+        """Start a shell: bash if the sandbox has it, else sh.
 
         Raises:
-            NameTakenError: there is a session of that name.
+            NameTakenError: a session of that name already exists.
             InvalidCommandError, WorkdirError: as `exec`.
         """
         nonce = secrets.token_hex(16)
@@ -124,7 +124,7 @@ class ShellSession:
 
     @classmethod
     async def attach(cls, box: AsyncSandbox, name: str) -> Self:
-        """A handle to one that was opened before, here or elsewhere. Raises: NotRecordedError."""
+        """A handle to an open session, also of another process. Raises: NotRecordedError."""
         try:
             session = cls(box, await box.find_recorded(prefix + name))
         except NotRecordedError as error:
@@ -139,12 +139,12 @@ class ShellSession:
 
     @property
     def pid(self) -> int:
-        """The shell's number inside."""
+        """The shell's process id inside."""
         return self._recorded.pid
 
     @property
     def memory_bytes(self) -> int:
-        """About how much this handle remembers of the session's commands."""
+        """About how much memory this handle uses for the session's commands."""
         return self._transcript.memory_bytes
 
     # Commands.
@@ -158,17 +158,17 @@ class ShellSession:
         input_echo: bool = False,
         timeout: float | None = None,
     ) -> SessionCommand:
-        """Run a command after those that were asked for before.
+        """Run a command after those that are queued.
 
-        With `wait` its input is empty and its end is waited for; without, its input is open for `feed`, unless
-        `open_input` says otherwise. With `input_echo` what is fed is shown among its output. Neither a timeout nor
+        With `wait`, its stdin is empty, and this call waits for its end; without, its stdin is open for `feed`, unless
+        `open_input` says otherwise. With `input_echo`, its output includes what is fed. Neither a timeout nor
         cancelling ends the command.
 
         Raises:
-            SessionEndedError: the shell has ended; also if it ends before it gets to this command.
+            SessionEndedError: the shell has exited, also if it exits before it starts this command.
             InvalidCommandError: empty, or with a NUL.
-            ExecError: too many commands wait for their turn already, or the session's record is full.
-            TimeoutError: it still runs after `timeout`; `commands()` has it.
+            ExecError: too many commands are queued, or the session's record is full.
+            TimeoutError: it is still running after `timeout`; `commands()` lists it.
             SandboxGoneError: the sandbox was deleted meanwhile.
         """
         if not isinstance(command, str) or not command.strip():
@@ -182,14 +182,14 @@ class ShellSession:
         return await (self.wait(command_id, timeout=timeout) if wait else self.command(command_id))
 
     async def commands(self) -> tuple[SessionCommand, ...]:
-        """The commands, oldest first, as they stand now. A long session forgets the oldest of those that have ended:
-        about 4 MiB of commands and their texts are remembered."""
+        """The commands with their current states, oldest first. About 4 MiB of commands and their texts are kept;
+        beyond that, the oldest ended ones are forgotten."""
         await self._catch_up()
         with self._lock:
             return tuple(_describe(told) for told in self._transcript.commands.values())
 
     async def command(self, command_id: str) -> SessionCommand:
-        """One of them. Raises: NotRecordedError."""
+        """One command, with its current state. Raises: NotRecordedError."""
         await self._catch_up()
         return _describe(self._told(command_id))
 
@@ -340,9 +340,8 @@ class ShellSession:
             await self._signal_programs("TERM", whom, grace=_TERMINATE_TENTHS)
             if whom == "left":
                 await self._signal_programs("KILL", whom)
-                await (
-                    self._recorded.end_rest()
-                )  # and processes that left the shell's session, if the backend tracks them
+                # And processes that left the shell's session, if the backend tracks them.
+                await self._recorded.end_rest()
         except CorralError:
             folder = ""  # deleted already, or nothing inside responds: then it is killed
         await self._recorded.forget()
@@ -390,7 +389,7 @@ class ShellSession:
     async def _helper(
         self, script: str, *args: str, stdin: bytes = b"", timeout: float | None = _HELPER_SECONDS
     ) -> None:
-        """A small program beside the shell, as its user. Raises: ExecError when it fails."""
+        """Run a small program beside the shell, as its user. Raises: ExecError if it fails."""
         user = self._transcript.about.get("user")
         result = await self._box.exec(
             ["/bin/sh", "-c", script, "sh", *args], cwd="/", stdin=stdin, user=user, timeout=timeout
@@ -405,7 +404,7 @@ class ShellSession:
     async def _note(self, note: dict[str, object]) -> None:
         await self._recorded.note(json.dumps(note).encode())
 
-    def _told(self, command_id: str) -> Told:
+    def _told(self, command_id: str) -> CommandState:
         with self._lock:
             told = self._transcript.commands.get(command_id)
         if told is None:
@@ -426,13 +425,12 @@ class ShellSession:
         async for entry in self._recorded.entries(since=self._transcript.next_offset, follow=False):
             self._hear(entry)
 
-    async def _until(self, command_id: str, condition: Callable[[Told], bool]) -> None:
+    async def _until(self, command_id: str, condition: Callable[[CommandState], bool]) -> None:
         """Follow the record until the state of a command is known, or the shell has exited."""
         await self._catch_up()
         if condition(self._told(command_id)) or self._transcript.end is not None:
             return
-        entries = self._recorded.entries(since=self._transcript.next_offset)
-        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(self._recorded.entries(since=self._transcript.next_offset)) as entries:
             async for entry in entries:
                 self._hear(entry)
                 if condition(self._told(command_id)):
@@ -447,8 +445,7 @@ class ShellSession:
             return
         (offset, before), ends, left = told.start, set[StreamName](), set[StreamName]()
         demux, lossy = before.copy(), False
-        entries = self._recorded.entries(since=offset, follow=follow)
-        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(self._recorded.entries(since=offset, follow=follow)) as entries:
             async for entry in entries:
                 gap, offset = entry.offset - offset, entry.next_offset
                 lossy = lossy or gap > 0
@@ -465,8 +462,8 @@ class ShellSession:
                     return
 
 
-def _read(entry: Entry, gap: int, demux: Demux, told: Told) -> list[Piece]:
-    pieces = demux.lose(gap, told.id) if gap > 0 else []  # a gap at the very beginning has taken the first mark along
+def _read(entry: Entry, gap: int, demux: Demux, told: CommandState) -> list[Piece]:
+    pieces = demux.lose(gap, told.id) if gap > 0 else []  # a gap at the beginning includes the first mark
     if entry.kind == "note":
         fed = json.loads(entry.data).get("fed")
         if fed is not None:
@@ -488,6 +485,6 @@ def _shown(piece: Piece) -> bytes:
     return piece.data
 
 
-def _describe(told: Told) -> SessionCommand:
+def _describe(told: CommandState) -> SessionCommand:
     code = told.exit_code if told.ended else None
     return SessionCommand(told.id, told.text, code, told.at, told.begun)

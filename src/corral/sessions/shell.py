@@ -1,9 +1,9 @@
-"""The shell texts of a session: its driver, and the small programs beside it. For any POSIX shell."""
+"""The shell scripts of a session: its driver, and small helper programs. For any POSIX shell."""
 
 from __future__ import annotations
 
-# Whatever a command leaves behind (options, functions, closed descriptors), the driver must go on: `command` passes by
-# functions of the same name, nothing fails where `set -e` would see it, traces of `set -x` go to /dev/null.
+# The driver must survive what a command leaves behind (options, functions, closed descriptors): `command` bypasses
+# functions of the same name, nothing fails where `set -e` would exit, traces of `set -x` go to /dev/null.
 
 DRIVER = r"""
 __corral_nonce=$1 __corral_folder=$2 __corral_status=0 __corral_busy= __corral_id= __corral_kind= __corral_spare=
@@ -49,20 +49,19 @@ while :; do
 done
 command exit "$__corral_status"
 """
-"""Arguments: the nonce, the folder. Reads lines of a command's name and the kind of its input. Its own descriptors are
-closed while a command runs; the shell brings them back afterwards, together with the three that are the command's.
+"""Arguments: the nonce, the folder. Reads lines with a command's name and the kind of its stdin. Its descriptors are
+closed while a command runs; the shell restores them afterwards, together with the command's three.
 
-No `set -m`: with job control, bash takes a child's SIGINT for its own and ends. What a command runs is known from the
-children that were there before it. SIGURG, which harms nobody else, interrupts: in bash, a debug trap returns from
-function after function; in sh, an error does it at once, and `command` keeps it from ending the shell."""
+No `set -m`: with job control, bash treats a child's SIGINT as its own and exits. The processes of a command are all
+children that did not exist before it. SIGURG, which other programs ignore, interrupts: in bash, a debug trap returns
+from function after function; in sh, an error does so at once, and `command` keeps it from ending the shell."""
 
 RUN = r"""__corral_busy=1
 case $__corral_status in
 0) command . "$__corral_folder/$__corral_id" <&6 >&7 2>&8 6<&- 7>&- 8>&- 9<&- ;;
 *) __corral_set "$__corral_status" || command . "$__corral_folder/$__corral_id" <&6 >&7 2>&8 6<&- 7>&- 8>&- 9<&- ;;
 esac"""
-"""Sourced around each command: it finds the status of the one before it in `$?`, and an interrupt has somewhere to
-return from."""
+"""Sourced around each command: `$?` is the status of the one before it, and an interrupt can return from here."""
 
 PLACE = r"""
 umask 077
@@ -75,13 +74,13 @@ rm -f -- "$@"
 cat >"$name" || exit
 [ "$kind" != fifo ] || mkfifo "$name.in" || :
 """
-"""Arguments: the folder, the text of RUN, a command's name, the kind of its input, files to remove. Input: its text."""
+"""Arguments: the folder, the text of RUN, a command's name, the kind of its stdin, files to remove. Stdin: its text."""
 
 FEED = r"""
 [ -p "$1" ] || { echo 'there is no FIFO' >&2; exit 1; }
 exec cat 1<>"$1"
 """
-"""Opened both ways, so that it never waits for a reader that has gone."""
+"""Opened for reading and writing, so that it never waits for a reader that has gone."""
 
 SIGNAL = r"""
 shell=$1 name=$2 whom=$3 grace=$4 spare=' ' found= table=
@@ -117,6 +116,6 @@ while [ "$grace" -gt 0 ]; do
 done
 exit 0
 """
-"""Arguments: the shell's number; a signal; whom (`running` spares the jobs in the file of the fifth argument, `all` is
-what descends from the shell or is in its session, `left` what is in it after its end); tenths of a second to wait for
-them to go. The shell itself is left alone. Without ps: not every system has it."""
+"""Arguments: the shell's process id; a signal; whom (`running`: its descendants except the jobs in the file of the
+fifth argument; `all`: its descendants and its session; `left`: its session after its end); tenths of a second to wait
+for them to end. The shell itself is not signalled. Without ps, which not every system has."""

@@ -1,8 +1,8 @@
-"""What a session's record says: which output belongs to which command, and how each ended. Pure, and without waiting.
+"""Reads a session's record: which output belongs to which command, and how each command ended. Pure.
 
-The session's shell prints a mark on both streams where a command begins and where it ends; between two marks, output is
-that command's. What comes after its end, from a child it left in the background, is added to it until the next begins.
-A mark carries the session's nonce, so nothing that a program prints by chance is taken for one.
+The session's shell prints a mark on both streams where a command begins and where it ends; output between two marks
+belongs to that command. Later output of a background child is added to it until the next command begins. A mark
+contains the session's nonce, so a program can't print one by chance.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _UNKNOWN_CODE = -1
 """The code of a command whose end was lost with dropped output."""
 _BOTH: frozenset[StreamName] = frozenset(("stdout", "stderr"))
 _COMMAND_BYTES = 1024
-"""What is known of a command takes about so much memory, beside its text."""
+"""About how much memory the state of a command takes, besides its text."""
 KEPT_BYTES = 4 * 1024 * 1024
-"""So much is remembered of the commands of a session. Those that ended first are forgotten first."""
+"""How much memory the commands of a session may take. The oldest ended ones are forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a part of the record means."""
+    """A part of the record, interpreted."""
 
     kind: Literal["output", "begin", "end", "lost"]
     command: str | None
@@ -39,7 +39,7 @@ class Piece:
 
 
 class Demux:
-    """Takes the streams of the shell apart. May be copied, to go over a part again."""
+    """Splits the streams of the shell by command. Can be copied, to read a part again."""
 
     __slots__ = ("_lead", "_owner", "_pending")  # there is a copy for each command
 
@@ -50,15 +50,15 @@ class Demux:
 
     @classmethod
     def with_nonce(cls, nonce: str) -> Demux:
-        """For a whole record."""
+        """To read a record from its beginning."""
         return cls(_FENCE + nonce.encode() + b" ", {"stdout": b"", "stderr": b""}, {"stdout": None, "stderr": None})
 
     def copy(self) -> Demux:
-        """One that goes on from here by itself."""
+        """A copy that continues from here."""
         return Demux(self._lead, dict(self._pending), dict(self._owner))
 
     def feed(self, stream: StreamName, data: bytes) -> list[Piece]:
-        """The next bytes of a stream."""
+        """Read the next bytes of a stream."""
         data = self._pending[stream] + data
         self._pending[stream] = b""
         pieces: list[Piece] = []
@@ -87,7 +87,7 @@ class Demux:
             start = close + 1
 
     def flush(self) -> list[Piece]:
-        """Nothing more follows here: what looked like the beginning of a mark was none."""
+        """The end of the streams: what looked like the beginning of a mark is output."""
         pieces: list[Piece] = []
         for stream, data in self._pending.items():
             self._output(pieces, stream, data)
@@ -95,13 +95,13 @@ class Demux:
         return pieces
 
     def lose(self, number: int, owner: str | None) -> list[Piece]:
-        """Something is missing here. What follows is taken for that of `owner`, until a mark says otherwise."""
+        """Output is missing here. What follows counts as output of `owner`, until the next mark."""
         pieces = self.flush()
         self._owner = {"stdout": owner, "stderr": owner}
         return [*pieces, Piece("lost", owner, number=number)]
 
     def _held(self, data: bytes, start: int) -> int:
-        """How much of the end may be the beginning of a mark."""
+        """How many bytes at the end may be the beginning of a mark."""
         at = data.find(_FENCE, max(start, len(data) - len(self._lead) + 1))
         while at >= 0:
             if self._lead.startswith(data[at:]):
@@ -124,8 +124,8 @@ class Demux:
 
 
 @dataclass(slots=True)
-class Told:
-    """What is known of one command."""
+class CommandState:
+    """The state of one command, as far as the record tells it."""
 
     id: str
     text: str
@@ -133,51 +133,51 @@ class Told:
     takes_input: bool
     input_echo: bool
     noted: int
-    """Where in the record it was asked for."""
+    """The offset of its note in the record."""
     start: tuple[int, Demux] | None = None
-    """Where its output begins, and the state of things there."""
+    """Where its output begins, and the demultiplexer's state there."""
     ends: frozenset[StreamName] = frozenset()
     exit_code: int | None = None
     lossy: bool = False
-    """Whether some of its output was dropped, and perhaps a mark with it."""
+    """True if some of its output was dropped, perhaps with a mark."""
     sealed: bool = False
-    """Whether its end is in a note."""
+    """True if its end is in a note."""
 
     @property
     def memory_bytes(self) -> int:
-        """About what it takes to remember it."""
+        """About how much memory it takes."""
         return _COMMAND_BYTES + sys.getsizeof(self.text)
 
     @property
     def begun(self) -> bool:
-        """Whether the shell has got to it."""
+        """True if the shell has started it."""
         return self.start is not None
 
     @property
     def ended(self) -> bool:
-        """Whether its end is known."""
+        """True if it has ended."""
         return self.exit_code is not None and len(self.ends) == 2
 
 
 class Transcript:
-    """Follows a record from its beginning."""
+    """The state of a session, read from its record."""
 
     def __init__(self) -> None:
         self.next_offset = 0
         self.about: dict[str, Any] = {}
-        self.commands: dict[str, Told] = {}
-        """Those that are remembered, oldest first."""
-        self.waiting: dict[str, Told] = {}
-        """Those of them whose end is not known."""
+        self.commands: dict[str, CommandState] = {}
+        """The commands that are not forgotten, oldest first."""
+        self.waiting: dict[str, CommandState] = {}
+        """Those of them that have not ended."""
         self.memory_bytes = 0
-        """About what it takes to remember them."""
-        self._unsealed: dict[str, Told] = {}
+        """About how much memory they take."""
+        self._unsealed: dict[str, CommandState] = {}
         self.end: dict[str, Any] | None = None
         """How the shell ended."""
         self._demux: Demux | None = None
 
     def feed(self, entry: Entry) -> None:
-        """The next entry; one that was fed before is passed over."""
+        """Read the next entry; one that was read before is skipped."""
         if entry.offset < self.next_offset:
             return
         gap, self.next_offset = entry.offset - self.next_offset, entry.next_offset
@@ -193,7 +193,7 @@ class Transcript:
                 self._take(piece, entry, before)
 
     def unsealed(self) -> list[tuple[str, int]]:
-        """Ends that only the output tells, to be noted down: notes stay when output is dropped."""
+        """Exit codes that are only in the output, to be noted: notes stay when output is dropped."""
         return [(told.id, told.exit_code) for told in self._unsealed.values() if told.exit_code is not None]
 
     def _hear(self, note: dict[str, Any], entry: Entry) -> None:
@@ -202,7 +202,7 @@ class Transcript:
             self._demux = Demux.with_nonce(self.about["nonce"])
         if "command" in note:
             asked = note["command"]
-            told = self.commands[asked["id"]] = self.waiting[asked["id"]] = Told(
+            told = self.commands[asked["id"]] = self.waiting[asked["id"]] = CommandState(
                 id=asked["id"],
                 text=asked["text"],
                 at=entry.at,
@@ -220,7 +220,7 @@ class Transcript:
             self._forget()
 
     def _forget(self) -> None:
-        """The oldest, and several at a time: each time means to go over all of them."""
+        """Forget the oldest ended commands, several at a time."""
         for told in list(self.commands.values()):
             if not (told.ended and told.sealed) or self.memory_bytes <= KEPT_BYTES * 3 // 4:
                 return
@@ -233,7 +233,7 @@ class Transcript:
         if told is not None:
             told.lossy = True
             if told.start is None:
-                # Its first mark is lost, and what is missing is probably its output: it begins with the gap.
+                # Its first mark is lost, probably with its output: it begins with the gap.
                 told.start = entry.offset - gap, self._demux.copy()
         self._demux.lose(gap, None if told is None else told.id)
 
@@ -249,13 +249,13 @@ class Transcript:
             if told.exit_code is None:
                 told.exit_code = piece.number
             if told.start is None:
-                told.start = told.noted, before  # its beginning was dropped: all there is begins after the note
+                told.start = told.noted, before  # its beginning was dropped: its output begins after the note
             if told.ended:
                 self._end_before(told)
                 self._note_end(told)
 
-    def _end_before(self, last: Told) -> None:
-        """The shell goes from one to the next: what was asked for before and has begun is over, seen or not."""
+    def _end_before(self, last: CommandState) -> None:
+        """Commands run one after the other: end those that started before this one, even if their mark was lost."""
         for told in list(self.waiting.values()):
             if told.noted >= last.noted:
                 return
@@ -268,7 +268,7 @@ class Transcript:
             told.exit_code = code
             self._note_end(told)
 
-    def _note_end(self, told: Told) -> None:
+    def _note_end(self, told: CommandState) -> None:
         told.ends = _BOTH
         self.waiting.pop(told.id, None)
         if not told.sealed:
@@ -282,6 +282,6 @@ class Transcript:
 
 
 def ended_streams(piece: Piece, *, lossy: bool) -> tuple[StreamName, ...]:
-    """Which streams of a command end with this mark. The one on stderr is written last, but may be read, and dropped,
-    before all that is still in the pipe of stdout."""
+    """The streams of a command that end with this mark. The mark on stderr is written last, but may be read, and
+    dropped, before the rest of stdout."""
     return ("stdout", "stderr") if lossy and piece.stream == "stdout" else (piece.stream,)

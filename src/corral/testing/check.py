@@ -1,6 +1,6 @@
-"""What a check is, what it gets, and how it is run.
+"""The types of the conformance suite: a check, its context and its verdict; how checks are run, and their assertions.
 
-A check is one promise of `corral.protocol`, tried on a backend. It raises AssertionError when the promise is broken.
+A check tests one promise of `corral.protocol` on a backend. It raises AssertionError when the promise is broken.
 Time is never measured: the only clocks are guards against hanging.
 """
 
@@ -9,20 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import io
+import secrets
+import tarfile
 import tempfile
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from corral.base.files import AsyncFiles
 from corral.client.sandbox import AsyncSandbox
 from corral.protocol import Backend
 from corral.results import Capabilities
 from corral.spec import make_spec
 
 HANG_SECONDS = 60.0
-"""After so long a check is stuck. Nothing here takes a tenth of it on a slow machine."""
+"""A check that takes longer counts as stuck. On a slow machine each takes less than a tenth of it."""
+OWN_LIMIT_BYTES = 50 << 20
 
 Need = Literal[
     "shell",  # a POSIX shell with its usual tools
@@ -33,18 +38,20 @@ Need = Literal[
     "oom",  # memory is limited
     "loops",  # a program goes on when the event loop that started it ends
 ]
-"""What a check asks of a backend beyond the contract; a fake may list it among what it can't."""
+"""What a check needs from a backend beyond the contract; a fake may list it as unsupported."""
 NEEDS: frozenset[str] = frozenset(get_args(Need))
+REAL = frozenset({"shell", "processes"})
+"""The needs of most checks that run real programs."""
 POWERS = frozenset(
     ("detach", "pty", "views", "users", "watch", "ephemeral", "snapshot", "fork", "stop", "pause", "resize")
 )
-"""What a check may ask for and `capabilities()` may deny. That a denied one answers CapabilityError is a check, too."""
+"""The optional powers that a check may need. Another check tests that unsupported ones raise CapabilityError."""
 
 Count = Callable[[Backend], int]
 
 
 class Context:
-    """What a check works with."""
+    """The backend, host folder and sandboxes of a check."""
 
     def __init__(
         self,
@@ -57,7 +64,7 @@ class Context:
     ) -> None:
         self.backend = backend
         self.make: Callable[[], Backend] = make or type(backend)
-        """Makes a second backend, for the checks that close one."""
+        """Creates a second backend, for checks that close one."""
         self.scratch = scratch
         """A folder of the host."""
         self.powers = powers
@@ -65,29 +72,29 @@ class Context:
         self._opened: list[AsyncSandbox] = []
 
     async def open(self, **spec_options: Any) -> AsyncSandbox:
-        """A sandbox, made from the keywords of `make_spec`, and ended after the check."""
+        """Create a sandbox from the keywords of `make_spec`. It is ended after the check."""
         box = await self.backend.create(make_spec(**spec_options))
         self._opened.append(box)
         return box
 
     def adopt(self, box: Any) -> Any:
-        """Delete a sandbox, which the check created itself, after the check."""
+        """Have a sandbox that the check created itself ended after the check."""
         self._opened.append(box)
         return box
 
     async def count(self) -> int:
-        """How many sandboxes live; of a backend that can't say, how many are listed."""
+        """Count the living sandboxes; if the backend can't, those that it lists."""
         if self._count is not None:
             return await asyncio.to_thread(self._count, self.backend)
         hook = getattr(self.backend, "count_living", None)
         return int(hook()) if hook is not None else len(await self.backend.list())
 
     async def wait_for_count(self, wanted: int) -> None:
-        """Ending may take a moment, but must come."""
+        """Wait until so many sandboxes live: ending one may take a moment."""
         await until(self.count, wanted, "sandboxes were left behind")
 
     async def clean_up(self) -> None:
-        """End what the check opened."""
+        """End the sandboxes that the check opened."""
         for box in reversed(self._opened):
             with contextlib.suppress(Exception):
                 await box.kill()
@@ -97,15 +104,18 @@ class Context:
 
 
 Body = Callable[..., Awaitable[None]]
-"""A check's own function. It gets what its parameters name.
+"""The function of a check. Its parameters may be:
 
-`context`, a new sandbox as `box`, its `files`, and `before`: how many sandboxes lived before that one.
+- `context`;
+- a new sandbox as `box`, its `files`, and its workdir as `home`;
+- `before`: how many sandboxes lived before that one;
+- `token`: a text that no other check has, for names and to find processes.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise."""
+    """A test of one promise."""
 
     name: str
     promise: str
@@ -113,18 +123,18 @@ class Check:
     body: Body
     needs: frozenset[str] = frozenset()
     raises: tuple[str, ...] = ()
-    """The `Raises:` lines of the contract it stands behind, as `method:ErrorClass`."""
+    """The `Raises:` lines of the contract that it tests, as `method:ErrorClass`."""
     hang_seconds: float = HANG_SECONDS
 
     async def run(self, context: Context) -> None:
-        """Try it. Raises: AssertionError, or what the backend raises."""
-        given: dict[str, Any] = {"context": context}
+        """Run the check. Raises: AssertionError, or what the backend raises."""
+        given: dict[str, Any] = {"context": context, "token": f"check-{secrets.token_hex(8)}"}
         names = inspect.signature(self.body).parameters
         if "before" in names:
             given["before"] = await context.count()
-        if "box" in names or "files" in names:
-            given["box"] = await context.open()
-            given["files"] = given["box"].files
+        if names.keys() & {"box", "files", "home"}:
+            box = await context.open()
+            given |= {"box": box, "files": box.files, "home": box.spec.workdir}
         await self.body(**{name: given[name] for name in names})
 
     def __str__(self) -> str:
@@ -137,14 +147,14 @@ _registry: dict[str, Check] = {}
 def check(
     *, promise: str, title: str, needs: frozenset[str] = frozenset(), raises: tuple[str, ...] = ()
 ) -> Callable[[Body], Body]:
-    """Mark a check. `promise` is a rule's number, or the method whose `Raises:` or text it stands behind."""
+    """Register a function as a check. `promise` is a rule's number, or the method whose docstring it tests."""
 
     def register(body: Body) -> Body:
         name = getattr(body, "__name__", "?")
         if name in _registry:
-            raise ValueError(f"there are two checks named {name!r}")
+            raise ValueError(f"two checks are named {name!r}")
         if unknown := needs - NEEDS - POWERS:
-            raise ValueError(f"{name} needs {sorted(unknown)}, which nobody knows")
+            raise ValueError(f"{name} has unknown needs: {sorted(unknown)}")
         _registry[name] = Check(name, promise, title, body, needs, raises)
         return body
 
@@ -152,7 +162,7 @@ def check(
 
 
 def registered() -> tuple[Check, ...]:
-    """Every check that was marked so far, in order."""
+    """Give every check that was registered so far, in order."""
     return tuple(_registry.values())
 
 
@@ -163,7 +173,7 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check showed; `detail` is the reason of a skip, or the trace of a failure."""
+    """The outcome of a check; `detail` is the reason of a skip, or the traceback of a failure."""
 
     name: str
     promise: str
@@ -172,7 +182,7 @@ class Verdict:
     detail: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """For other processes."""
+        """Give it as JSON data."""
         return asdict(self)
 
 
@@ -185,7 +195,7 @@ async def run_check(
     scratch: Path | None = None,
     make: Callable[[], Backend] | None = None,
 ) -> Verdict:
-    """Run one check in the current event loop. `cannot` gives a reason by name of a check or a need."""
+    """Run one check in the current event loop. `cannot` maps names of checks and needs to the reason for a skip."""
     capabilities = await backend.capabilities()
     reason = find_reason(item, capabilities, cannot)
     if reason is not None:
@@ -196,7 +206,7 @@ async def run_check(
         try:
             async with asyncio.timeout(item.hang_seconds):
                 await item.run(context)
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises, it is a verdict here
+        except Exception as error:  # noqa: BLE001 - any error of a backend is a verdict here
             detail = "".join(traceback.format_exception(error))
         finally:
             await context.clean_up()
@@ -204,7 +214,7 @@ async def run_check(
 
 
 def find_reason(item: Check, capabilities: Capabilities, cannot: Mapping[str, str]) -> str | None:
-    """Why a check is not run here, if it is not."""
+    """Give the reason why a check is skipped; None if it is run."""
     for name in (item.name, *sorted(item.needs)):
         if name in cannot:
             return cannot[name]
@@ -221,13 +231,15 @@ def _folder(given: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
-# What checks say.
+# Assertions and data for checks.
 
 
-async def raises(kind: type[BaseException] | tuple[type[BaseException], ...], work: Awaitable[object]) -> Any:
-    """The error that `work` must raise."""
+async def raises(
+    kind: type[BaseException] | tuple[type[BaseException], ...], work: Awaitable[object] | Callable[[], object]
+) -> Any:
+    """Give the error that `work` must raise: something to await, or a function to call."""
     try:
-        result = await work
+        result = work() if callable(work) else await work
     except kind as error:
         return error
     names = kind.__name__ if isinstance(kind, type) else " or ".join(one.__name__ for one in kind)
@@ -235,7 +247,7 @@ async def raises(kind: type[BaseException] | tuple[type[BaseException], ...], wo
 
 
 def equal(actual: object, wanted: object, what: str = "") -> None:
-    """Equality, shown."""
+    """Raise AssertionError with both values if they differ."""
     if actual != wanted:
         raise AssertionError(f"{what or 'got'}: {_short(actual)}, and should be {_short(wanted)}")
 
@@ -246,8 +258,32 @@ def true(condition: object, what: str) -> None:
         raise AssertionError(what)
 
 
+async def still_works(box: AsyncSandbox, what: str = "the sandbox no longer runs programs") -> None:
+    """Check that a sandbox runs a program."""
+    equal((await box.exec(["echo", "fine"])).stdout, "fine\n", what)
+
+
+@contextlib.contextmanager
+def flat_memory() -> Iterator[None]:
+    """Check that the memory of this process hardly grows in the block. Checks nothing where /proc does not tell."""
+    with contextlib.suppress(OSError):  # not Linux, or an old kernel: then the peak is of the whole life
+        Path("/proc/self/clear_refs").write_text("5")
+    before = _read_peak()
+    yield
+    grown = _read_peak() - before
+    true(grown < OWN_LIMIT_BYTES, f"our own memory grew by {grown >> 20} MiB")
+
+
+def _read_peak() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
 async def until(ask: Callable[[], Awaitable[Any] | Any], wanted: object, what: str) -> None:
-    """Ask again until the answer is right; the check's own guard ends it otherwise."""
+    """Ask again until the answer is the wanted one, for a third of the time that a check may take."""
     seen: Any = None
     try:
         async with asyncio.timeout(HANG_SECONDS / 3):
@@ -261,17 +297,48 @@ async def until(ask: Callable[[], Awaitable[Any] | Any], wanted: object, what: s
         raise AssertionError(f"{what}: {_short(seen)}, and should be {_short(wanted)}") from None
 
 
+async def write_tree(
+    files: AsyncFiles,
+    contents: Mapping[str, str],
+    *,
+    links: Mapping[str, str] | None = None,
+    folders: Sequence[str] = (),
+) -> None:
+    """Write files, links and empty folders into a sandbox."""
+    for path, content in contents.items():
+        await files.write(path, content)
+    for path, target in (links or {}).items():
+        await files.symlink(path, target)
+    for path in folders:
+        await files.mkdir(path)
+
+
 async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
-    """A stream."""
+    """Give a stream of these parts."""
     for part in parts:
         await asyncio.sleep(0)
         yield part
 
 
 async def repeat(part: bytes, times: int) -> AsyncIterator[bytes]:
-    """A long stream that is never in memory as a whole."""
+    """Give a long stream that is never in memory as a whole."""
     for _ in range(times):
         yield part
+
+
+def make_tar(*members: tuple[str, bytes | str]) -> bytes:
+    """Give a tar of files (bytes) and links (text)."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            else:
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return sink.getvalue()
 
 
 def _short(value: object) -> str:

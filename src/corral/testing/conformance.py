@@ -3,7 +3,7 @@
     report = await run_checks(MyBackend(), skip={"python": "the image has none"})
     print(report)
 
-With pytest it is shorter still, see `corral.testing.pytest`.
+`corral.testing.pytest` makes a pytest test of each check.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from corral.testing import checks
 from corral.testing.check import NEEDS, POWERS, Check, Count, Verdict, run_check
 
 ALL_CHECKS: tuple[Check, ...] = checks.ALL
-"""Every check, in no order that matters: each opens its own sandboxes."""
+"""Every check. Their order does not matter: each opens its own sandboxes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the suite showed."""
+    """The verdicts of the suite on one backend."""
 
     backend: str
     verdicts: tuple[Verdict, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed."""
+        """True if no check failed."""
         return not self.failed
 
     @property
     def failed(self) -> tuple[Verdict, ...]:
-        """The promises that were broken."""
+        """The checks that failed."""
         return tuple(verdict for verdict in self.verdicts if verdict.outcome == "failed")
 
     @property
     def skipped(self) -> tuple[Verdict, ...]:
-        """What was not tried, each with its reason."""
+        """The checks that were not run; `detail` has the reason of each."""
         return tuple(verdict for verdict in self.verdicts if verdict.outcome == "skipped")
 
     def __str__(self) -> str:
@@ -50,13 +50,13 @@ class Report:
 
 
 async def run_checks(backend: Backend, *, skip: Mapping[str, str] | None = None, count: Count | None = None) -> Report:
-    """Run all checks, one after the other. The backend is the caller's to close.
+    """Run all checks, one after the other. The caller closes the backend.
 
-    `skip` gives a reason by the name of a check or of a need (see `corral.testing.check.Need`); `count` says how many
-    sandboxes live, for backends without `count_living()`.
+    `skip` maps names of checks and needs (see `corral.testing.check.Need`) to the reason; `count` counts the living
+    sandboxes, for backends without `count_living()`.
 
     Raises:
-        ValueError: `skip` names something that there is not.
+        ValueError: `skip` has the name of no check or need.
     """
     skip = skip or {}
     check_names(skip)
@@ -65,7 +65,7 @@ async def run_checks(backend: Backend, *, skip: Mapping[str, str] | None = None,
 
 
 def check_names(cannot: Mapping[str, str]) -> None:
-    """A list of what a backend can't must not rot. Raises: ValueError."""
+    """Refuse names that no check or need has, so that such a list stays correct. Raises: ValueError."""
     known = {item.name for item in ALL_CHECKS} | NEEDS | POWERS
     if unknown := sorted(set(cannot) - known):
-        raise ValueError(f"there is no check or need named {', '.join(unknown)}")
+        raise ValueError(f"no check or need is named {', '.join(unknown)}")

@@ -26,13 +26,13 @@ def conformance_tests(
     count: Count | None = None,
     marks: Callable[[Check], Sequence[pytest.MarkDecorator]] = lambda item: (),
 ) -> Callable[..., None]:
-    """One test for each check. The backend is made at the first and closed after the last of them.
+    """Give one test for each check. The backend is created for the first and closed after the last of them.
 
-    Each check runs in an event loop of its own, so the backend as a whole is used from many. `marks` may set some
-    apart, for example those that a slow backend tries only now and then.
+    Each check runs in a new event loop, so the backend as a whole is used from many. `marks` gives pytest marks for a
+    check, for example to run some of them less often on a slow backend.
 
     Raises:
-        ValueError: `cannot` names something that there is not.
+        ValueError: `cannot` has the name of no check or need.
     """
     reasons = dict(cannot or {})
     check_names(reasons)
@@ -45,9 +45,9 @@ def conformance_tests(
             module = request.node.getparent(pytest.Module)
             module.addfinalizer(lambda: asyncio.run(made.pop().aclose()))
         verdict = asyncio.run(run_check(item, made[0], cannot=reasons, count=count, scratch=tmp_path, make=make))
-        gc.collect()  # what a check left unclosed is a warning of its own test, not of a later one
+        gc.collect()  # so that a warning about something unclosed appears in this test, not in a later one
         if verdict.outcome == "skipped":
-            pytest.xfail(verdict.detail)  # known and said, so not a skip that a strict run would count
+            pytest.xfail(verdict.detail)  # not a skip, which a strict run would count as a failure
         if verdict.outcome == "failed":
             pytest.fail(f"{item}\n{verdict.detail}", pytrace=False)
 

@@ -1,4 +1,4 @@
-"""What a model sees: tools with bounded text in and bounded text out, free of any framework."""
+"""The tools that a model calls: bounded text in, bounded text out, independent of any framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands in the background: started by one call, and read, fed and ended by later ones.
+"""Commands in the background: started by one call; later calls read their output, write to them and kill them.
 
 Each is a recorded program of the sandbox (`corral.sessions.record`), so it is independent of the handle that started
 it: another handle finds it, and if the sandbox outlives this process, so does the command. It ends with the sandbox at
@@ -11,25 +11,25 @@ import asyncio
 import contextlib
 import json
 import weakref
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 from corral.base.command import bash_text
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import PathLike
-from corral.sessions.record import Entry, Recorded, RecordInfo
+from corral.sessions.record import Recorded, RecordInfo
 from corral.tools.unread import Mark, Reading
 
 PREFIX = "shell-"
 """Background commands are recorded programs with such names."""
 MAX_SHELLS = 32
-"""The most that one sandbox keeps. For another one, the oldest that has ended is removed."""
+"""The most commands that one sandbox keeps. To start another one, the oldest that has ended is removed."""
 RECORD_BYTES = 1024 * 1024
-"""How much output of each is kept."""
+"""How much output of each command is kept."""
 READ_BYTES = 100_000
-"""How much one reading gives."""
+"""How much output one reading returns."""
 _NOTED_CHARS = 4096
 _QUIET_SECONDS = 0.1
 _SETTLED_SECONDS = 1.0
@@ -46,26 +46,26 @@ class BackgroundHandle:
 
 @dataclass(frozen=True, slots=True)
 class ShellOutput:
-    """What a command has printed since the last reading, and how it stands."""
+    """The output of a command since the last reading, and its state."""
 
     shell_id: str
     stdout: bytes
     stderr: bytes
     output: bytes
-    """Both, in order."""
+    """stdout and stderr, in order."""
     running: bool
     exit_code: int | None = None
     reason: str | None = None
     """Why it ended."""
     waiting: bool = False
-    """Whether there is more to read already."""
+    """True if there is already more to read."""
     lost_bytes: int = 0
     """About how much was dropped because it was not read in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundProcessInfo:
-    """What a list says of a background command."""
+    """A background command in a list."""
 
     shell_id: str
     command: str
@@ -76,7 +76,7 @@ class BackgroundProcessInfo:
 
 
 _marks: weakref.WeakKeyDictionary[AsyncSandbox, dict[str, Mark]] = weakref.WeakKeyDictionary()
-"""How far each was read in this process: a tool may have a new handle of the same sandbox for each call."""
+"""How far each command was read in this process: a tool may get a new handle of the same sandbox for each call."""
 
 
 async def start_shell(
@@ -87,7 +87,7 @@ async def start_shell(
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> BackgroundHandle:
-    """Start a command in bash (in sh, where there is no bash), and don't wait for it.
+    """Start a command in bash (or sh, without a bash), and don't wait for it.
 
     Raises:
         ExecError: too many are running, or the command can't be started.
@@ -123,10 +123,10 @@ async def read_shell(
     mark = _marks_of(box).get(shell_id, Mark())
     if wait_seconds > 0 and not mark.waiting:
         await _wait_for_news(recorded, mark.position, wait_seconds)
-    # Asked before the output is read, so that one that is told to have ended has nothing more to say.
-    end = await _read_end(recorded)
+    # Checked before the output is read, so that a command reported as ended has no more output.
+    end = _find_end(await recorded.notes())
     reading = Reading(mark, max_bytes=max(1, max_bytes), newest=newest)
-    async with contextlib.aclosing(_entries(recorded, mark.position, follow=False)) as entries:
+    async with contextlib.aclosing(recorded.entries(since=mark.position, follow=False)) as entries:
         async for entry in entries:
             if not reading.take(entry):
                 break
@@ -145,7 +145,7 @@ async def read_shell(
 
 
 async def write_shell(box: AsyncSandbox, shell_id: str, text: bytes | str, *, close: bool = False) -> None:
-    """Feed its standard input; with `close`, end that afterwards.
+    """Write to its standard input; with `close`, close that afterwards.
 
     Raises:
         NotRecordedError: no command has this id.
@@ -159,20 +159,20 @@ async def write_shell(box: AsyncSandbox, shell_id: str, text: bytes | str, *, cl
 
 
 async def kill_shell(box: AsyncSandbox, shell_id: str) -> bool:
-    """End it with all that it started; what it printed can still be read. Gives whether it was running.
+    """Kill it with everything it started; its output can still be read. Returns True if it was running.
 
     Raises:
         NotRecordedError: no command has this id.
     """
     recorded = await _find(box, shell_id)
-    if await _read_end(recorded) is not None:
+    if _find_end(await recorded.notes()) is not None:
         return False
     await recorded.kill()
     return True
 
 
 async def list_shells(box: AsyncSandbox) -> list[BackgroundProcessInfo]:
-    """All of them, in the order of their numbers; those that have ended too."""
+    """All background commands, also those that have ended, in the order of their numbers."""
     found = []
     for info in await _list(box):
         try:
@@ -180,15 +180,18 @@ async def list_shells(box: AsyncSandbox) -> list[BackgroundProcessInfo]:
             notes = await recorded.notes()
         except NotRecordedError:
             continue  # forgotten meanwhile
-        ended = _parse_end(notes[-1].data) if notes and notes[-1].kind == "end" else None
-        command = _parse_command(notes[0].data) if notes and notes[0].kind == "note" else ""
+        ended = _find_end(notes)
+        command = _parse(notes[0].data).get("command") if notes and notes[0].kind == "note" else None
         found.append(
-            BackgroundProcessInfo(info.name, command, ended is None, ended.exit_code if ended else None, info.started)
+            BackgroundProcessInfo(
+                info.name,
+                command if isinstance(command, str) else "",
+                ended is None,
+                ended.exit_code if ended else None,
+                info.started,
+            )
         )
     return found
-
-
-# Underneath.
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +202,6 @@ class _End:
 
 def _marks_of(box: AsyncSandbox) -> dict[str, Mark]:
     return _marks.setdefault(box, {})
-
-
-def _entries(recorded: Recorded, since: int, *, follow: bool) -> AsyncGenerator[Entry]:
-    return cast("AsyncGenerator[Entry]", recorded.entries(since=since, follow=follow))  # all are, and can be closed
 
 
 def _number(name: str) -> int:
@@ -239,11 +238,11 @@ async def _make_room(box: AsyncSandbox) -> list[RecordInfo]:
 
 
 async def _wait_for_news(recorded: Recorded, since: int, seconds: float) -> None:
-    """Until something was printed, and then until it is quiet for a moment: programs print a line in several pieces."""
+    """Wait until something is printed, and then for a short pause: programs print a line in several pieces."""
     with contextlib.suppress(TimeoutError):
         async with (
             asyncio.timeout(seconds) as clock,
-            contextlib.aclosing(_entries(recorded, since, follow=True)) as entries,
+            contextlib.aclosing(recorded.entries(since=since, follow=True)) as entries,
         ):
             latest = asyncio.get_running_loop().time() + seconds
             async for entry in entries:
@@ -255,27 +254,19 @@ async def _wait_for_news(recorded: Recorded, since: int, seconds: float) -> None
                     clock.reschedule(min(latest, now + _QUIET_SECONDS))
 
 
-async def _read_end(recorded: Recorded) -> _End | None:
-    notes = await recorded.notes()
-    return _parse_end(notes[-1].data) if notes and notes[-1].kind == "end" else None
-
-
-def _parse_end(data: bytes) -> _End:
-    """What is kept outside may have been written by an older version, so nothing is taken for granted."""
-    try:
-        found = json.loads(data)
-    except ValueError:
-        return _End()
-    if not isinstance(found, dict):
-        return _End()
+def _find_end(notes: Sequence[Entry]) -> _End | None:
+    """How a command ended; None while it runs."""
+    if not notes or notes[-1].kind != "end":
+        return None
+    found = _parse(notes[-1].data)
     code, reason = found.get("exit_code"), found.get("reason")
     return _End(code if isinstance(code, int) else None, reason if isinstance(reason, str) else None)
 
 
-def _parse_command(data: bytes) -> str:
+def _parse(data: bytes) -> dict[str, Any]:
+    """A note of a record; empty if it is malformed, since another version may have written it."""
     try:
         found = json.loads(data)
     except ValueError:
-        return ""
-    command = found.get("command") if isinstance(found, dict) else None
-    return command if isinstance(command, str) else ""
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""`BackgroundTools`: commands that a model starts in one call, and reads, feeds and ends in later ones."""
+"""`BackgroundTools`: commands that a model starts in one call, and reads, writes to and kills in later ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FOOTER_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class BackgroundCommands:
-    """Where commands run, and the rules for them. What is typed into a command is judged as one: a shell obeys it."""
+    """Where commands run, and the rules for them. Input is checked like a command, since a shell would run it."""
 
     box: AsyncSandbox
     env: Mapping[str, str]
@@ -36,9 +36,9 @@ class BackgroundCommands:
 
 
 class BackgroundTools(ToolSet[BackgroundCommands]):
-    """Tools for commands that go on: start, read, write, kill and list. Iterate over them, or take one by its name.
+    """Tools for background commands: start, read, write, kill and list. Iterate over them, or take one by its name.
 
-    No rules of a `ShellTool` hold for them: a model that may only run certain commands should not have these.
+    The rules of a `ShellTool` do not apply to them: don't give them to a model that may only run certain commands.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class BackgroundTools(ToolSet[BackgroundCommands]):
 
 
 def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
-    """What is new, and how the command stands; the last line is always ours."""
+    """The new output and the state of the command; the last line is always ours."""
     lost = f"[about {output.lost_bytes} bytes before this were dropped]\n" if output.lost_bytes else ""
-    # It was read to fit; only what is full of control characters, each shown by several, has to be cut.
+    # It was read to fit. It is only cut if it has many control characters, each of which is shown as several.
     text, cut = bound(
         make_harmless(output.output.decode("utf-8", "replace")),
         max_chars=max_chars - _FOOTER_CHARS,
@@ -77,7 +77,6 @@ def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
 
 
 def _render_shells(shells: Sequence[BackgroundProcessInfo]) -> ToolText:
-    """A list of commands."""
     if not shells:
         return ToolText("No background commands")
     lines = [f"{shell.shell_id}: {_say(shell.running, shell.exit_code)}: {quote(shell.command)}" for shell in shells]

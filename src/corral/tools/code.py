@@ -1,4 +1,4 @@
-"""`CodeTool`: a model gives source, and is told what it printed."""
+"""`CodeTool`: a model gives source code, and gets its output."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MAX_TIMEOUT_SECONDS = 600.0
 
 
 class CodeTool(Tool):
-    """Runs snippets, each in a fresh process; files stay between them.
+    """Runs snippets, each in a new process; files stay between them.
 
-    A model may name a language by any of its aliases. If the sandbox has no runtime for it, the model is told so.
+    A model may use any alias of a language. If the sandbox has no runtime for it, the model gets an error text.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class CodeTool(Tool):
     ) -> None:
         if not languages:
             raise ValueError("languages is empty: a code tool needs at least one")
-        # By their canonical names; an unknown one raises here, before a model sees the tool.
+        # The canonical names; an unknown one raises here, before a model sees the tool.
         self.languages = tuple(dict.fromkeys(find_language(language).name for language in languages))
         self._timeout = min(timeout, max_timeout)
         self._env = dict(env or {})

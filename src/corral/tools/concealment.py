@@ -1,7 +1,7 @@
 """Completes the list of paths to hide from a call: hiding a path alone does not hide the file.
 
-Another hard link shows the same content. A path that is longer than the kernel takes can't be named, but a program gets
-there step by step.
+Another hard link shows the same content. A path that is longer than the kernel accepts can't be hidden by name, but a
+program gets there step by step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corral.results import FileInfo, GlobResult
 
 MAX_HIDDEN = 10_000
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt/corral", "/dev", "/proc", "/sys")
-"""What every program needs."""
+"""Folders that every program needs."""
 _SHARED_MEMORY = "/dev/shm"
 _MOST_UNREADABLE = 50
 """Backends report no more unreadable folders than this."""
@@ -25,17 +25,17 @@ _MOST_LINKED = 100_000
 _ASKED_ONE_BY_ONE = 16
 """Up to this many hidden folders are searched one by one; for more, the whole working folder is searched."""
 _LONGEST_PATH = 4000
-"""The kernel takes 4,095 bytes, and what prepares a view puts something before them."""
+"""The kernel accepts 4,095 bytes, and a view is prepared under a longer path."""
 _DEEPEST = 200
-"""Every folder above a hidden path is held by a mount of its own: two thousand of them take seconds."""
+"""Every folder above a hidden path gets its own mount: two thousand of them take seconds."""
 _SHOWN_CHARS = 100
 
 HiddenPaths = Mapping[str, FileInfo | None]
-"""Real path → what is there; None for a folder that could not be read."""
+"""Real path → its file; None for a folder that could not be read."""
 
 
 async def complete(files: AsyncFiles, found: HiddenPaths, *, workdir: str) -> tuple[str, ...]:
-    """The paths to hide so that none of these files is seen, without those that lie in another one of them.
+    """The paths to hide so that none of these files can be seen; paths below another hidden path are left out.
 
     Raises:
         PolicyError: there are too many.
@@ -50,7 +50,7 @@ async def complete(files: AsyncFiles, found: HiddenPaths, *, workdir: str) -> tu
 
 
 def find_unreadable(result: GlobResult) -> set[str]:
-    """The folders that could not be read, which may contain anything: `chmod 300` is enough for that.
+    """The folders that could not be read, which may contain anything: `chmod 300` makes a folder unreadable.
 
     Raises:
         PolicyError: there are too many for the backend to report all of them.
@@ -65,18 +65,18 @@ def find_unreadable(result: GlobResult) -> set[str]:
 
 
 def leave_outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Without those that lie in another one of them: what lies in a hidden folder is hidden with it."""
+    """The paths that are not below another one of them: what is in a hidden folder is hidden with it."""
     found = set(paths)
     return tuple(path for path in sorted(found) if not any(above in found for above in _folders_above(path)))
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder, or something in it."""
+    """True if a path is the folder, or in it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def shorten_path(path: str) -> str:
-    """A path to show: of a very long one, its beginning and its end."""
+    """A path for messages: of a very long one, the beginning and the end."""
     if len(path) <= _SHOWN_CHARS:
         return path
     return f"{path[: _SHOWN_CHARS // 2]}…{path[-_SHOWN_CHARS // 2 :]} ({path.count('/')} folders deep)"
@@ -88,7 +88,7 @@ def _folders_above(path: str) -> list[str]:
 
 
 def _cut(path: str) -> str:
-    """The path; or the deepest folder above it that can be hidden, if it is too long or too deep for that."""
+    """The path; if it is too long or too deep to be hidden, the deepest folder above it that can be."""
     path = "/".join(path.split("/")[: _DEEPEST + 1])
     while len(os.fsencode(path)) > _LONGEST_PATH:
         path = posixpath.dirname(path)
@@ -99,7 +99,7 @@ def _cut(path: str) -> str:
 
 
 async def _find_other_names(files: AsyncFiles, hidden: HiddenPaths, workdir: str) -> set[str]:
-    """Other hard links to the files that are hidden; system folders are not searched."""
+    """Other hard links to the hidden files; system folders are not searched."""
     names = _Names(files)
     names.take(info for info in hidden.values() if info is not None)
     folders = [path for path, info in hidden.items() if info is None or info.is_folder]
@@ -113,12 +113,12 @@ async def _find_other_names(files: AsyncFiles, hidden: HiddenPaths, workdir: str
     for folder in (workdir, *await _find_tops(files, "/"), _SHARED_MEMORY):
         if names.lacks(ids):
             await names.look_into(folder)
-    # The last names may be where nothing can be listed.
+    # The missing names may be in folders that can't be listed.
     return names.all_of(ids) | (names.find_unreadable() if names.lacks(ids) else set())
 
 
 async def _find_tops(files: AsyncFiles, above: str) -> list[str]:
-    """The folders to look into for the whole sandbox but the system's."""
+    """The folders to search: the whole sandbox except the system folders."""
     found: list[str] = []
     for info in await files.list(above):
         if not info.is_folder or info.path in SYSTEM:
@@ -164,12 +164,12 @@ class _Names:
         self.take(found.files)
 
     def lacks(self, ids: Iterable[str]) -> bool:
-        """Whether one of these files has more names than are known."""
+        """True if one of these files has more names than are known."""
         return any(len(self.known[file_id]) < self._links[file_id] for file_id in ids)
 
     def all_of(self, ids: Iterable[str]) -> set[str]:
         return {path for file_id in ids for path in self.known[file_id]}
 
     def find_unreadable(self) -> set[str]:
-        """Raises: as the function."""
+        """The folders that could not be read. Raises: PolicyError for too many."""
         return self._shut.union(*(find_unreadable(result) for result in self._searched))

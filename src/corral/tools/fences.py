@@ -1,9 +1,9 @@
 """Code blocks of a Markdown text, as CommonMark fences them, and as models write them.
 
-A fence is three or more backticks or tildes, and ends at a line of the same sign, at least as many, with nothing behind
-it. What comes after the opening signs is the language and then whatever the writer thought useful. Two things differ
-from CommonMark. A block that is never closed is left out: the text was cut off, and half a program must not run. And in
-a block of Markdown, fences that are opened inside are closed inside.
+A fence is three or more backticks or tildes; the block ends at a line with at least as many of the same character and
+nothing else. After the opening fence comes the language, then any other text. Two things differ from CommonMark. A
+block that is never closed is left out: the text was cut off, and half a program must not run. And in a block of
+Markdown, fences that are opened inside are closed inside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHELL_STARTS = ("python ", "python3 ", "pip ", "pip3 ")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its language as written (or guessed, or empty), its text, and all of its info string."""
+    """A fenced block: its language as written (or guessed, or empty), its code, and its whole info string."""
 
     language: str
     code: str
@@ -36,11 +36,11 @@ class _Open:
     info: str
     lines: list[str]
     inside: list[str]
-    """The signs of fences opened inside a block of Markdown."""
+    """The fences opened inside a block of Markdown."""
 
 
 def find_blocks(text: str) -> list[Block]:
-    """All closed blocks, in order. A block without a language has the one its code looks like."""
+    """All closed blocks, in order. For a block without a language it is guessed from the code."""
     blocks: list[Block] = []
     current: _Open | None = None
     for line in _LINE_END.split(text):
@@ -66,7 +66,7 @@ def _open(match: re.Match[str] | None) -> _Open | None:
 
 
 def _closes(match: re.Match[str], current: _Open) -> bool:
-    """Whether this fence ends the block; one of Markdown counts those that are opened inside it."""
+    """True if this fence ends the block; in a block of Markdown, fences that are opened inside are tracked."""
     signs, info = match["signs"], match["info"].strip()
     if current.language.lower() in _QUOTED:
         if info:
@@ -84,13 +84,13 @@ def _matches(signs: str, opening: str) -> bool:
 
 
 def _language(info: str) -> str:
-    """The first word: of `python title="x"`, `{.python .numberLines}`, `c++`, `python:main.py` and `js,live`."""
+    """The language in `python title="x"`, `{.python .numberLines}`, `c++`, `python:main.py` and `js,live`."""
     word = re.split(r"[\s,:]", info.strip("{} \t"), maxsplit=1)[0] if info else ""
     return word.strip("{}").removeprefix(".")
 
 
 def _dedent(line: str, width: int) -> str:
-    """A block in a list is indented as its fence is; no more than that is taken away."""
+    """The line without the indentation of its fence: a block in a list is indented as a whole."""
     taken = 0
     while taken < width and line[taken : taken + 1] in (" ", "\t"):
         taken += 1
@@ -98,7 +98,7 @@ def _dedent(line: str, width: int) -> str:
 
 
 def guess_language(code: str) -> str:
-    """What code without a language looks like: "sh", "python", or "" for what can't be told."""
+    """The language that code looks like: "sh", "python", or "" if unknown."""
     if not code.strip():
         return ""
     if code.lstrip().startswith(_SHELL_STARTS):

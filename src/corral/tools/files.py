@@ -1,7 +1,6 @@
 """File tools: ls, read_file, write_file, edit_file, hashline_edit, glob, grep; with rules that hold for every path.
 
-A rule is asked for the path as the model wrote it and for where it really leads, and then that real path is used. What
-may not be read is not found by a search either.
+The rules are checked by `corral.tools.gate`. What may not be read is not found by a search either.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ _PATH = "a path inside the sandbox; relative ones are under the working director
 class FileTools(ToolSet[FileOperations]):
     """All file tools on one environment: iterate over them, or take one by its name.
 
-    `permissions` are rules for every path; without them, the sandbox alone decides. What a rule says to ask for is put
-    to `on_ask`, and refused without it. An operation that could never be allowed has no tool. `hashline` gives
-    `hashline_edit` in the place of `edit_file`, and tags on the lines of `read_file`.
+    `permissions` are rules for every path; without them, only the sandbox limits the tools. If a rule says to ask,
+    `on_ask` is called; without it, the call is refused. An operation that could never be allowed has no tool.
+    `hashline` replaces `edit_file` by `hashline_edit`, and adds tags to the lines of `read_file`.
     """
 
     def __init__(
@@ -68,9 +67,6 @@ class FileTools(ToolSet[FileOperations]):
         )
 
 
-# What each does.
-
-
 async def _list(operations: FileOperations, values: Mapping[str, Any], max_chars: int) -> ToolText:
     entries = await operations.list(values["path"])
     return render_listing(values["path"], entries, max_chars=max_chars)
@@ -87,7 +83,7 @@ async def _read(operations: FileOperations, values: Mapping[str, Any], max_chars
 
 
 async def _read_tagged(operations: FileOperations, values: Mapping[str, Any], max_chars: int) -> ToolText:
-    """As `_read`; but a hash is of a whole line, to the byte, so the whole file is needed."""
+    """As `_read`, but of the whole file, since a hash covers every byte of a line."""
     path, offset = values["path"], values["offset"]
     data = await operations.read(path, max_bytes=MAX_EDIT_BYTES)
     if b"\0" in data[:SNIFFED_BYTES]:

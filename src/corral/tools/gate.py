@@ -1,7 +1,7 @@
-"""The gate: asks the rules before a tool does anything, and again for everything that a search found.
+"""The gate: checks the rules before a tool does anything, and again for everything that a search found.
 
-A rule is asked for the path as the model wrote it and for the path that it leads to, so that a link can't bypass it.
-The real path is the one that is used afterwards.
+The rules are checked for the path as the model wrote it and for the real path, with links followed, so that a link
+can't bypass them. The real path is then used.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from corral.tools.render import quote
 from corral.tools.view import View
 
 OnAsk = Callable[[str, str, str], bool | Awaitable[bool]]
-"""Asked for an operation, a path and the rule's note: whether it may be done."""
+"""Is given an operation, a path and the rule's note; returns True if it may be done."""
 
 _STRICTNESS = {"allow": 0, "ask": 1, "deny": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the rules don't simply allow."""
+    """A call that the rules deny, or say to ask about."""
 
     operation: Operation
-    """What the tool does."""
+    """The operation of the tool."""
     needed: Operation
-    """What the rule is about: an edit needs leave to read as well."""
+    """The operation of the rule: an edit needs permission to read as well."""
     given: str
     """The path as the model wrote it, or the command."""
     named: str
@@ -42,7 +42,7 @@ class Question:
 
     @property
     def note(self) -> str:
-        """Why the rule exists."""
+        """The reason that the rule gives."""
         return self.decision.rule.note if self.decision.rule is not None else ""
 
 
@@ -51,19 +51,19 @@ class Entered:
     """The path of an allowed call, and which of its results may be shown."""
 
     path: str
-    """The path to use: the real one, where there are rules."""
+    """The path to use: the real one, if there are rules."""
     named: str
     operation: Operation
     permissions: Permissions | None = None
     """The rules, for the working folder of this sandbox."""
     asked: tuple[Rule, ...] = ()
-    """The rules that were asked about, and answered with yes."""
+    """The rules that were asked about and approved."""
 
     def shows(self, path: str, *more: Operation) -> bool:
-        """Whether a path of the result may be shown, for the operation itself and for `more`, by either of its names.
+        """True if a path of the result may be shown, for the operation itself and for `more`, by both of its names.
 
-        Left out is what is denied, and what a rule of its own says to ask for. Nothing is asked again: a rule that was
-        asked about when the search began holds for all that it finds.
+        A path is left out if it is denied, or if a rule says to ask for it that was not asked about at the start. A
+        rule that was approved then holds for everything that is found.
         """
         if self.permissions is None:
             return True
@@ -80,7 +80,7 @@ class Entered:
         return operation == self.operation and decision.rule in self.asked
 
     async def shows_file(self, files: AsyncFiles, info: FileInfo) -> bool:
-        """The same for an entry of a folder: a link must not lead to what may not be shown."""
+        """The same for an entry of a folder: a link is shown if its target may be."""
         if self.permissions is None or info.kind != "link" or not self.shows(info.path):
             return self.shows(info.path)
         try:
@@ -90,9 +90,9 @@ class Entered:
 
 
 class Gate:
-    """The rules of a set of tools, and who is asked. Without rules everything may be done.
+    """The rules of a set of tools, and the callback for questions. Without rules everything is allowed.
 
-    A subclass decides who is asked, and how a refusal is raised.
+    A subclass may ask in another way, and raise another error for a refusal.
     """
 
     def __init__(self, permissions: Permissions | None = None, on_ask: OnAsk | None = None) -> None:
@@ -101,11 +101,11 @@ class Gate:
 
     @property
     def follows(self) -> bool:
-        """Whether a path is followed to its end before it is used."""
+        """True if links in a path are followed before it is used."""
         return self.permissions is not None
 
     def could_allow(self, operation: Operation) -> bool:
-        """Whether a tool is worth showing: not if nothing could ever be allowed. An edit shows what is in a file."""
+        """False if nothing could ever be allowed, so that the tool is not shown. An edit needs to read as well."""
         needed: tuple[Operation, ...] = ("edit", "read") if operation == "edit" else (operation,)
         return self.permissions is None or not any(map(self.permissions.never, needed))
 
@@ -115,7 +115,7 @@ class Gate:
         """The path to use, if it may be used for an operation, and for `more` that this one needs.
 
         Raises:
-            PolicyError: it may not.
+            PolicyError: it is not allowed.
             SandboxFileError: the target of the path can't be determined.
         """
         named = normal_path(path, workdir=workdir)
@@ -141,7 +141,7 @@ class Gate:
         return Entered(real, named, operation, permissions, tuple(asked))
 
     async def check_command(self, command: str) -> None:
-        """Ask the rules for commands. Raises: PolicyError."""
+        """Check the rules for commands. Raises: PolicyError."""
         if self.permissions is None:
             return
         decisions = [self.permissions.decide("execute", text) for text in (command.strip(), " ".join(command.split()))]
@@ -150,11 +150,11 @@ class Gate:
             await self.settle(Question("execute", "execute", command, command, command, strictest))
 
     async def make_view(self, box: AsyncSandbox, *, workdir: str) -> View:
-        """What a command may write and see."""
+        """The view for a command: what it may write and see."""
         return View()
 
     async def settle(self, question: Question) -> None:
-        """Ask, if the rule says so. Raises: PolicyError, unless the answer is yes."""
+        """Ask, if the rule says so. Raises: PolicyError, unless it is approved."""
         if question.decision.action == "ask" and self.on_ask is not None:
             answer = self.on_ask(question.needed, question.real, question.note)
             if await answer if inspect.isawaitable(answer) else answer:
@@ -162,5 +162,5 @@ class Gate:
         raise self.refuse(question.needed, question.given, question.note)
 
     def refuse(self, operation: Operation, given: str, why: str) -> Exception:
-        """The error for what may not be done to a path, or for a command that may not run."""
+        """The error for an operation on a path, or a command, that is not allowed."""
         return PolicyError(f"{operation} of {quote(given)} is not allowed{f': {why}' if why else ''}", op=operation)

@@ -1,9 +1,9 @@
 """Editing by line number and hash: a model names the lines it has seen, and a line that has changed is refused.
 
 A line is shown as `{number}:{hash}|{content}`. The hash is the beginning of the line's MD5: it detects accidents, not
-attacks. The known format has two digits, with which one change in 256 is missed, so ours are longer.
+attacks. The known format has two digits, which miss one change in 256, so ours are longer.
 
-Texts may hold surrogates for bytes that are not UTF-8, and lines may end in CRLF: both survive an edit.
+Texts may contain surrogates for bytes that are not UTF-8, and lines may end in CRLF: both are kept by an edit.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 KNOWN_HASH_LENGTH = 2
 DEFAULT_HASH_LENGTH = 6
-"""What our own tools show: one undetected change in sixteen million."""
+"""The length in our own tools: one change in sixteen million is missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """Which lines to replace, and by what: from `start_line` (1 is the first) to `end_line`, by their hashes.
+    """The lines to replace, from `start_line` (1 is the first) to `end_line`, with their hashes and the new content.
 
-    Without an `end_line` it is one line. An empty `new_content` deletes; `insert_after` replaces nothing.
+    Without `end_line` one line is replaced. An empty `new_content` deletes; `insert_after` replaces nothing.
     """
 
     start_line: int
@@ -33,7 +33,7 @@ class LineChange:
 
 @dataclass(frozen=True, slots=True)
 class LineEdit:
-    """What an edit by lines gives: the new content, or why there is none, and one line that says what was done."""
+    """The result of an edit by lines: the new content or an error, and a one-line summary."""
 
     content: str
     error: str | None = None
@@ -71,7 +71,7 @@ def apply_hashline_edit_with_summary(
     end_hash: str | None = None,
     insert_after: bool = False,  # noqa: FBT001, FBT002 - the known signature
 ) -> tuple[str, str | None, str]:
-    """The new content and None, or the old content and what was wrong; and what was done."""
+    """The new content and None, or the old content and an error; and a summary."""
     change = LineChange(start_line, start_hash, new_content, end_line, end_hash, insert_after)
     done = edit_lines(content, change)
     return done.content, done.error, done.summary
@@ -86,16 +86,16 @@ def apply_hashline_edit(
     end_hash: str | None = None,
     insert_after: bool = False,  # noqa: FBT001, FBT002 - the known signature
 ) -> tuple[str, str | None]:
-    """The new content and None, or the old content and what was wrong."""
+    """The new content and None, or the old content and an error."""
     return apply_hashline_edit_with_summary(
         content, start_line, start_hash, new_content, end_line, end_hash, insert_after
     )[:2]
 
 
 def edit_lines(content: str, change: LineChange, *, hash_length: int = KNOWN_HASH_LENGTH) -> LineEdit:
-    """Change lines, if the lines named are still what they were.
+    """Change lines, if the named lines still have the given hashes.
 
-    A hash shorter than `hash_length` is no proof and is refused as a mismatch.
+    A hash shorter than `hash_length` is refused as a mismatch.
     """
     lines, trailing = split_lines(content)
     error = _find_fault(lines, change, hash_length)
@@ -116,7 +116,7 @@ def edit_lines(content: str, change: LineChange, *, hash_length: int = KNOWN_HAS
 
 
 def split_lines(content: str) -> tuple[list[str], bool]:
-    """The lines, and whether the last one ends in a newline. An empty text is one empty line."""
+    """The lines, and True if the last one ends in a newline. An empty text is one empty line."""
     trailing = content.endswith("\n")
     return (content[:-1] if trailing else content).split("\n"), trailing
 

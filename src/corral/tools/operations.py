@@ -1,6 +1,6 @@
-"""What file tools do, written once: each operation asks the rules, does its work, and gives plain results.
+"""The work of file tools, written once: each operation checks the rules, does its work, and gives plain results.
 
-`FileTools` and the adapters put the results into their own words.
+`FileTools` and the adapters turn the results into texts.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ from dataclasses import dataclass, field
 
 from corral.base.files import DEFAULT_MATCH_LIMIT, AsyncFiles
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import (
-    EditConflictError,
-    EditError,
-    PolicyError,
-    SandboxFileError,
-)
+from corral.errors import EditConflictError, EditError, PolicyError, SandboxFileError
 from corral.results import EditResult, FileInfo, GlobResult, GrepMatch, GrepResult
 from corral.tools.gate import Entered, Gate
 from corral.tools.hashline import LineChange, LineEdit, edit_lines
@@ -30,9 +25,9 @@ _EDIT_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class FileOperations:
-    """The file operations on one sandbox, under the rules of a gate. Relative paths begin at `workdir`.
+    """The file operations on one sandbox, under the rules of a gate. Relative paths are below `workdir`.
 
-    All of them raise what the gate raises, and SandboxFileError.
+    All of them raise the errors of the gate, and SandboxFileError.
     """
 
     box: AsyncSandbox
@@ -45,7 +40,7 @@ class FileOperations:
         return self.box.files
 
     async def enter(self, operation: Operation, path: str, *more: Operation) -> Entered:
-        """Ask the rules for a path."""
+        """Check the rules for a path. Raises: as `Gate.enter`."""
         return await self.gate.enter(self.files, operation, path, *more, workdir=self.workdir)
 
     async def list(self, path: str) -> list[FileInfo]:
@@ -64,29 +59,29 @@ class FileOperations:
         return await self.files.read((await self.enter("read", path)).path, max_bytes=max_bytes)
 
     async def write(self, path: str, content: bytes | str) -> int:
-        """Write a whole file, with the folders above it; gives its size in bytes."""
+        """Write a whole file, and create the folders above it; returns its size in bytes."""
         return await self.files.write((await self.enter("write", path)).path, content)
 
     async def edit(self, path: str, old: str, new: str, *, replace_all: bool = False) -> EditResult:
         """Replace a text. In a file with CRLF line ends, a text with LF is found and replaced as CRLF.
 
         Raises:
-            EditError: the text is not there, or is there more than once.
+            EditError: the text is not found, or found more than once.
         """
         target = (await self.enter("edit", path, "read")).path
         try:
             return await self.files.edit(target, old, new, replace_all=replace_all)
         except EditError as error:
-            # A model sees lines, not how they end.
+            # A model sees lines, but not their line ends.
             if error.count or "\n" not in old or "\r" in old:
                 raise
         old, new = (text.replace("\r\n", "\n").replace("\n", "\r\n") for text in (old, new))
         return await self.files.edit(target, old, new, replace_all=replace_all)
 
     async def edit_lines(self, path: str, change: LineChange, *, hash_length: int) -> LineEdit:
-        """Replace, insert or delete lines that are still what their hashes say.
+        """Replace, insert or delete lines, if they still have the given hashes.
 
-        By compare-and-swap: if the file changes meanwhile, it is read again and the hashes decide.
+        By compare-and-swap: if the file changes meanwhile, it is read and its hashes are checked again.
 
         Raises:
             EditConflictError: the file kept changing.
@@ -103,7 +98,7 @@ class FileOperations:
         raise EditConflictError("it kept changing while it was edited", path=path, op="edit")
 
     async def _swap(self, path: str, before: bytes, after: bytes) -> None:
-        """Put new content in the place of the old, if that is still there. Raises: EditConflictError."""
+        """Replace the content, if it has not changed. Raises: EditConflictError."""
         if before == after:
             return
         if before:
@@ -122,22 +117,22 @@ class FileOperations:
         any_depth: bool = False,
         only_files: bool = False,
     ) -> GlobResult:
-        """Files that match and may be shown, by path. An absolute pattern says itself where to look.
+        """Files that match and may be shown, by path. An absolute pattern includes the folder to search.
 
         With `any_depth`, a pattern without a slash matches in every folder below.
 
         Raises:
-            PolicyError: there are too many files to be judged.
+            PolicyError: there are too many files to apply the rules to.
         """
         if pattern.startswith("/"):
-            # A search from the root is judged as one: the folder in the pattern is the one that is meant.
+            # The rules are checked for the folder in the pattern, not for the root.
             path = re.split(r"[*?\[{]", pattern)[0].rpartition("/")[0] or "/"
             pattern = pattern[len(path) :].lstrip("/")
         elif any_depth and "/" not in pattern.strip("/"):
             pattern = f"**/{pattern}"
         entered = await self.enter("glob", path)
         ruled = entered.permissions is not None
-        # Rules first, then the limit: what is not shown must not take its part of it.
+        # Rules first, then the limit: files that are not shown must not count.
         most = JUDGED_FILES if ruled else limit
         found: dict[str, FileInfo] = {}
         unreadable: dict[str, None] = {}
@@ -169,15 +164,15 @@ class FileOperations:
     ) -> GrepResult:
         """Lines that match, of files that may be searched and read, by path and line.
 
-        With `or_fixed`, what is no regular expression, such as `print(`, is looked for as plain text.
+        With `or_fixed`, an invalid regular expression such as `print(` is searched as plain text.
 
         Raises:
-            PolicyError: there are too many files to be judged.
+            PolicyError: there are too many files to apply the rules to.
         """
         entered = await self.enter("grep", path)
 
         def shows(found: str) -> bool:
-            return entered.shows(found, "read")  # what may not be read may not be searched
+            return entered.shows(found, "read")  # a file that may not be read may not be searched
 
         async def search(include: str | None, *, fixed: bool) -> GrepResult:
             return await self.files.grep(
@@ -206,7 +201,7 @@ class FileOperations:
                         raise
                     result = await search(one, fixed=True)
                 truncated = truncated or result.truncated
-                # The rules once more: a file may have come since they were asked.
+                # The rules are checked again: a file may have been created meanwhile.
                 matches |= {(match.path, match.line): match for match in result.matches if shows(match.path)}
                 unreadable |= dict.fromkeys(result.unreadable)
         found = tuple(matches[key] for key in sorted(matches))
@@ -216,12 +211,12 @@ class FileOperations:
 
 
 def _may_be_named(entered: Entered, unreadable: Sequence[str], *more: Operation) -> tuple[str, ...]:
-    """Of the folders that could not be searched, those that may be shown."""
+    """The unreadable folders that may be shown."""
     return tuple(text for text in unreadable if entered.shows(text.rpartition(": ")[0], *more))
 
 
 async def follow_link(files: AsyncFiles, info: FileInfo) -> FileInfo:
-    """What a link leads to; the entry itself if it is no link, or leads nowhere."""
+    """The target of a link; the entry itself if it is no link, or a broken one."""
     if info.kind != "link":
         return info
     try:

@@ -1,18 +1,19 @@
 """Permission rules: what a tool may do to which path or command, as data; and the real path behind a name.
 
-Rules are patterns, the first that matches decides. For paths `*` stays within a name, `**` crosses folders, `[!x]` and
-`{a,b}` are known. A pattern that begins neither with a slash nor with `**` is a name anywhere, or, if it has a slash, a
-path from the working folder. With a slash at its end it is the folder and all that is in it. What denies a folder, or
-says to ask for it, holds for all that is in it; what allows one does not. Commands are texts, in which `*` matches
-anything. Rules for commands guide a model; the boundary is the sandbox.
+Rules are patterns; the first that matches decides. In patterns for paths `*` stays within a name, `**` crosses folders,
+and `[!x]` and `{a,b}` are supported. A pattern that begins neither with a slash nor with `**` is a name anywhere; if it
+has a slash, it is a path from the working folder. With a slash at its end it means the folder and everything in it. A
+rule that denies a folder, or says to ask, holds for everything in it; a rule that allows a folder does not. Commands
+are texts, in which `*` matches anything. Rules for commands guide a model; the boundary is the sandbox.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import posixpath
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from corral.errors import SandboxFileError, SandboxFileNotFoundError, SandboxNotFolderError
@@ -53,7 +54,7 @@ _MAX_LINKS = 40  # as the kernel
 
 
 def expand_braces(pattern: str, *, limit: int = 64) -> tuple[str, ...]:
-    """`*.{js,ts}` as `*.js` and `*.ts`; at most `limit` of them, beyond which the braces stand for themselves."""
+    """`*.{js,ts}` as `*.js` and `*.ts`. If there were more than `limit`, the pattern itself, with its braces."""
     done: list[str] = []
     waiting = [pattern]
     while waiting:
@@ -71,7 +72,7 @@ def expand_braces(pattern: str, *, limit: int = 64) -> tuple[str, ...]:
 
 
 def refuse_tilde(pattern: str, called: str) -> None:
-    """Raises ValueError for a pattern of a path that begins with `~`, which would silently mean nothing."""
+    """Raises: ValueError for a pattern of a path that begins with `~`, which would match nothing without a warning."""
     if re.match(r"~$|~[^/*?\[]*/", pattern):
         raise ValueError(f"{called}: ~ is not expanded; write the full path of the folder, or **/ for any folder")
 
@@ -95,7 +96,7 @@ class OperationRules:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided, and by which rule, if by one."""
+    """An action, and the rule that decided it; None if the default did."""
 
     action: Action
     rule: Rule | None = None
@@ -137,28 +138,29 @@ class Permissions:
 
     @property
     def needs_workdir(self) -> bool:
-        """Whether a rule needs every name of the working folder: its pattern is a path from there, or means folders."""
-        rules = self._path_rules()
+        """True if a rule needs every name of the working folder: its pattern is a path from there, or means folders."""
         return any(
-            rule.action != "allow" or _is_relative(part) for rule in rules for part in expand_braces(rule.pattern)
+            rule.action != "allow" or _is_relative(part)
+            for rule in self._path_rules()
+            for part in expand_braces(rule.pattern)
         )
 
     def decide(self, operation: Operation, target: str) -> Decision:
-        """The first rule that matches, or the default. A path is absolute and normal.
+        """The first rule that matches, or the default. A path is absolute and normalised.
 
-        What denies a folder denies all that is in it, and so does what says to ask. But the working folder is not shut
-        by its own name, or by that of a folder above it.
+        A rule that denies a folder, or says to ask, holds for everything in it. But a rule that matches the working
+        folder itself, or a folder above it, does not hold for the content of the working folder.
         """
-        own = self.rules_of(operation)
+        default, rules = self._find_rules(operation)
         to_ask: Decision | None = None
-        for rule in (*(own.rules if own is not None else ()), *self.rules):
+        for rule in rules:
             if self._matches(rule, operation, target):
                 return self._stricter(Decision(rule.action, rule), to_ask)
             if operation != "execute" and rule.action != "allow" and self._matches_folder(rule, target):
                 if rule.action == "deny":
                     return Decision("deny", rule)
                 to_ask = to_ask or Decision("ask", rule)  # a later rule may still deny it
-        return self._stricter(Decision(own.default if own is not None else self.default), to_ask)
+        return self._stricter(Decision(default), to_ask)
 
     @staticmethod
     def _stricter(found: Decision, to_ask: Decision | None) -> Decision:
@@ -170,8 +172,8 @@ class Permissions:
         return pattern.fullmatch(target) is not None
 
     def _matches_folder(self, rule: Rule, target: str) -> bool:
-        """Whether a folder is meant that the path is in."""
-        # Asked first, because it is one question for all of them, and the answer is no for most paths.
+        """True if the rule matches a folder that the path is in."""
+        # Checked first: one match for all folders, which fails for most paths.
         if compile_pattern(rule.pattern, workdirs=self.workdirs, below=True).fullmatch(target) is None:
             return False
         pattern = compile_pattern(rule.pattern, workdirs=self.workdirs)
@@ -187,11 +189,14 @@ class Permissions:
         found: OperationRules | None = getattr(self, operation)
         return found
 
+    def _find_rules(self, operation: Operation) -> tuple[Action, tuple[Rule, ...]]:
+        """The default and the rules that apply to an operation, in their order."""
+        own = self.rules_of(operation) or OperationRules(self.default)
+        return own.default, (*own.rules, *self.rules)
+
     def never(self, operation: Operation) -> bool:
-        """Whether nothing could ever be allowed: the tool need not be shown."""
-        own = self.rules_of(operation)
-        default = own.default if own is not None else self.default
-        rules = (*(own.rules if own is not None else ()), *self.rules)
+        """True if nothing could ever be allowed, so that the tool need not be shown."""
+        default, rules = self._find_rules(operation)
         return default == "deny" and all(rule.action == "deny" for rule in rules)
 
 
@@ -234,25 +239,24 @@ def compile_pattern(
 ) -> re.Pattern[str]:
     """A pattern as a regular expression that matches a whole path, or a whole command.
 
-    With names of a working folder, it matches absolute paths, whether it is itself absolute or not. With `below` it
-    matches what lies in a folder that it means.
+    With names of a working folder, it matches absolute paths, even if the pattern is not absolute. With `below` it
+    matches what is in a folder that the pattern matches.
     """
-    found = [
+    meant = "|".join(
         f"(?:{start}{_translate(rest, command=command)})"
         for part in expand_braces(pattern)
         for start, rest in _anchor(part, workdirs)
-    ]
-    meant = "|".join(found)
+    )
     return re.compile(f"(?:{meant})/.+" if below else meant, re.DOTALL)
 
 
 def _is_relative(pattern: str) -> bool:
-    """Whether a pattern is a path from the working folder."""
+    """True if a pattern is a path from the working folder."""
     return pattern in (".", "..") or ("/" in pattern and not pattern.startswith(("/", "**")))
 
 
 def _anchor(pattern: str, workdirs: tuple[str, ...]) -> list[tuple[str, str]]:
-    """What may stand before a pattern in an absolute path, as a regular expression; and the rest of the pattern."""
+    """The ways to match a pattern in an absolute path: a regular expression, and the pattern that follows it."""
     if pattern.startswith(("/", "**")):
         return [("", _tidy(pattern))]
     if not workdirs:
@@ -263,7 +267,7 @@ def _anchor(pattern: str, workdirs: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _anchor_at(folder: str, pattern: str) -> tuple[str, str]:
-    """A tidy pattern of a path from this folder."""
+    """The same for a tidy pattern of a path from this folder."""
     parts = pattern.split("/")
     while parts and parts[0] in (".", ".."):
         folder = posixpath.dirname(folder) if parts.pop(0) == ".." else folder
@@ -271,44 +275,35 @@ def _anchor_at(folder: str, pattern: str) -> tuple[str, str]:
 
 
 def _tidy(pattern: str) -> str:
-    """A pattern may be written as sloppily as a path; a slash at its end means the folder and all that is in it."""
+    """The normal form of a pattern that is a path; a slash at its end means the folder and everything in it."""
     tidy = posixpath.normpath(pattern)
-    if tidy.startswith("//"):  # which POSIX sets apart
+    if tidy.startswith("//"):  # normpath keeps two slashes, which POSIX permits to mean something else
         tidy = tidy[1:]
     return f"{tidy}/**" if pattern.endswith("/") and tidy != "/" else tidy
 
 
+def translate_glob(pattern: str) -> str:
+    """The regular expression of `fnmatch.translate`, without the anchor at its end, to be part of a larger one."""
+    return re.sub(r"\\[Zz]$", "", fnmatch.translate(pattern))  # the anchor's letter depends on Python's version
+
+
+_CLASS = r"\[(?P<negated>[!^]?+)(?P<signs>\][^\]]*|[^\]]+)\]"
+_PATH_TOKEN = re.compile(rf"\*\*/|/\*\*\Z|\*\*|\*|\?|{_CLASS}|.", re.DOTALL)
+_PATH_WILDCARDS = {"**/": "(?:.*/)?", "/**": "(?:/.*)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+"""As regular expressions. `/**` at the end matches the folder itself too."""
+_COMMAND_TOKEN = re.compile(rf"/\*\*\Z|\*|\?|{_CLASS}|.", re.DOTALL)
+_COMMAND_WILDCARDS = {"/**": "(?:/.*)?", "*": ".*", "?": "."}
+
+
 def _translate(pattern: str, *, command: bool) -> str:
-    parts: list[str] = []
-    position = 0
-    while position < len(pattern):
-        rest = pattern[position:]
-        if command and rest[0] == "*":
-            parts.append(".*")
-            position += 1
-        elif rest.startswith("**/"):
-            parts.append("(?:.*/)?")
-            position += 3
-        elif rest.startswith("/**") and len(rest) == 3:
-            parts.append("(?:/.*)?")  # the folder itself is meant too
-            position += 3
-        elif rest.startswith("**"):
-            parts.append(".*")
-            position += 2
-        elif rest[0] == "*":
-            parts.append("[^/]*")
-            position += 1
-        elif rest[0] == "?":
-            parts.append("." if command else "[^/]")
-            position += 1
-        elif rest[0] == "[" and (found := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest)):
-            inner = re.sub(r"([\\\[&~|])", r"\\\1", found[2])
-            parts.append(f"[{'^' if found[1] else ''}{inner.replace(']', chr(92) + ']')}]")
-            position += found.end()
-        else:
-            parts.append(re.escape(rest[0]))
-            position += 1
-    return "".join(parts)
+    tokens, wildcards = (_COMMAND_TOKEN, _COMMAND_WILDCARDS) if command else (_PATH_TOKEN, _PATH_WILDCARDS)
+
+    def translate(token: re.Match[str]) -> str:
+        if token["signs"] is None:
+            return wildcards.get(token[0]) or re.escape(token[0])
+        return translate_glob(f"[{'!' if token['negated'] else ''}{token['signs']}]")
+
+    return tokens.sub(translate, pattern)
 
 
 class Stats(Protocol):
@@ -318,43 +313,43 @@ class Stats(Protocol):
         """Kind, size and target of what is at a path."""
 
 
-@dataclass(slots=True)
-class _Walk:
-    """A path on its way: what is resolved, what is left to do, and how many links were followed."""
-
-    resolved: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    links: int = 0
-
-
 async def real_path(files: Stats, path: PathLike, *, workdir: str) -> FollowedPath:
-    """Where a path leads, every link followed inside the sandbox; `..` climbs from a link's target.
+    """Where a path leads, with every link followed inside the sandbox; `..` is taken from a link's target.
 
-    Names that are not there are kept as written. Rules that only saw the name a model gave could be bypassed with
+    Names that do not exist are kept as written. Rules that only saw the name a model gave could be bypassed with
     a link, so they see this path as well.
 
     Raises:
         SandboxPermissionError: a folder on the way can't be read, so the target is unknown.
         SandboxFileNotFoundError: there are too many links.
     """
-    walk = _Walk(left=_parts(inside(path, workdir=workdir)))
-    while walk.left:
-        part = walk.left.pop(0)
+    resolved: list[str] = []
+    left = _split_path(inside(path, workdir=workdir))
+    links = 0
+    while left:
+        part = left.pop(0)
         if part == "..":
-            walk.resolved = walk.resolved[:-1]
+            resolved = resolved[:-1]
             continue
-        here = "/" + "/".join([*walk.resolved, part])
-        target = await _read_link(files, here)
+        target = await _read_link(files, "/" + "/".join([*resolved, part]))
         if target is None:
-            walk.resolved.append(part)
+            resolved.append(part)
             continue
-        walk.links += 1
-        if walk.links > _MAX_LINKS:
+        links += 1
+        if links > _MAX_LINKS:
             raise SandboxFileNotFoundError(f"{path} has too many symbolic links", path=str(path), op="real_path")
         if target.startswith("/"):
-            walk.resolved = []
-        walk.left = [*_parts(target), *walk.left]
-    return FollowedPath("/" + "/".join(walk.resolved))
+            resolved = []
+        left = [*_split_path(target), *left]
+    return FollowedPath("/" + "/".join(resolved))
+
+
+async def find_real(files: Stats, path: str) -> str:
+    """Where an absolute path leads; the path itself if that can't be determined."""
+    try:
+        return await real_path(files, path, workdir="/")
+    except SandboxFileError:
+        return path
 
 
 async def _read_link(files: Stats, path: str) -> str | None:
@@ -369,10 +364,10 @@ async def _read_link(files: Stats, path: str) -> str | None:
     return info.target
 
 
-def _parts(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
 def normal_path(path: PathLike, *, workdir: str) -> str:
-    """An absolute path whose `..` are taken as text, for rules and for people."""
+    """An absolute path, normalised as text: for rules and for messages."""
     return posixpath.normpath(inside(path, workdir=workdir))

@@ -1,8 +1,8 @@
-"""What a restricted shell tool lets through: by the words of a command, before anything is run.
+"""Which commands a restricted shell tool permits: the words of a command are checked before anything is run.
 
-A restricted command is split into words and run without a shell, so that nothing in it means more than it says. That
-is enough for an honest model. A program that starts others (`env`, `find -exec`) can still bypass the check; the view
-of the kernel, in `corral.tools.view`, stops it.
+A restricted command is split into words and run without a shell, so that no shell syntax has an effect. That is enough
+for an honest model. A program that starts others (`env`, `find -exec`) can still bypass the check; the view of the
+kernel, in `corral.tools.view`, stops it.
 """
 
 from __future__ import annotations
@@ -20,25 +20,10 @@ from corral.tools.permission import compile_pattern, expand_braces, refuse_tilde
 from corral.tools.programs import is_runner, means_program
 
 READONLY_COMMANDS = (
-    "cat",
-    "head",
-    "tail",
-    "ls",
-    "grep",
-    "egrep",
-    "fgrep",
-    "wc",
-    "du",
-    "df",
-    "diff",
-    "stat",
-    "which",
-    "pwd",
-    "echo",
-    "printenv",
-    "cut",
-)
-"""What `readonly` allows where nothing else is said."""
+    "cat", "head", "tail", "ls", "grep", "egrep", "fgrep", "wc", "du", "df", "diff", "stat", "which", "pwd", "echo",
+    "printenv", "cut",
+)  # fmt: skip
+"""The commands that `readonly` allows without `allowed`."""
 
 _MOST_WORDS = 1000
 _MOST_FOLDERS = 10_000
@@ -47,14 +32,14 @@ _LONGEST_PATH, _LONGEST_NAME = 4095, 255
 
 @dataclass(frozen=True, slots=True)
 class ShellPolicy:
-    """The rules of a shell tool. Any of them makes it restricted.
+    """The rules of a shell tool. Any rule makes the tool restricted.
 
-    - `allowed`: patterns of words, of which one must begin the command: `"git log"`, `"npm run *"`.
-    - `blocked`: patterns that must not; a program is meant by its path as well, and by names with its version or the
-      machine it is for: `perl` is also `perl5.36.0` and `perl5.36-x86_64-linux-gnu`.
-    - `ignore`: paths that must not be named, in the way of `.gitignore` (one that begins with `/` is meant from the
-      working folder and from the root); and nothing outside the working folder may be.
-    - `readonly`: nothing may be written. Without `allowed`, only `READONLY_COMMANDS` are.
+    - `allowed`: patterns of words; a command must begin with one of them: `"git log"`, `"npm run *"`.
+    - `blocked`: patterns that no command may begin with. A program is also matched by its path, and by names with its
+      version or machine: `perl` is also `perl5.36.0` and `perl5.36-x86_64-linux-gnu`.
+    - `ignore`: paths that a command must not name, as in `.gitignore` (a pattern that begins with `/` is matched from
+      the working folder and from the root). Paths outside the working folder must not be named either.
+    - `readonly`: nothing may be written. Without `allowed`, only `READONLY_COMMANDS` are permitted.
     """
 
     allowed: tuple[str, ...] | None = None
@@ -64,7 +49,7 @@ class ShellPolicy:
 
     def __post_init__(self) -> None:
         for pattern in self.ignore:
-            read_ignore(pattern)  # raises where it means nothing that could be kept
+            read_ignore(pattern)  # raises for an invalid pattern
 
     @classmethod
     def of(
@@ -75,7 +60,7 @@ class ShellPolicy:
         ignore: Sequence[str] | None = None,
         readonly: bool = False,
     ) -> ShellPolicy:
-        """From whatever sequences a caller has. Raises: TypeError, ValueError."""
+        """The policy with these rules, from any kind of sequence. Raises: TypeError, ValueError."""
         for name, value in (("allowed", allowed), ("blocked", blocked), ("ignore", ignore)):
             if isinstance(value, str):
                 raise TypeError(f"{name} must be a list of patterns, not a string")
@@ -83,28 +68,28 @@ class ShellPolicy:
 
     @property
     def restricted(self) -> bool:
-        """Whether there is any rule."""
+        """True if there is any rule."""
         return self.allowed is not None or bool(self.blocked) or bool(self.ignore) or self.readonly
 
     @property
     def commands(self) -> tuple[str, ...] | None:
-        """The patterns of which one must match; None if any command may run."""
+        """The patterns that are allowed; None if any command may run."""
         if self.allowed is None and self.readonly:
             return READONLY_COMMANDS
         return self.allowed
 
     def lets(self, program: str) -> bool:
-        """Whether a program of this name may run, with whatever words."""
+        """True if a program of this name may run, with any arguments."""
         commands = self.commands
         if any(self._blocks([program], pattern) for pattern in self.blocked):
             return False
         return commands is None or any(match_words(pattern, [program]) for pattern in commands)
 
     def check(self, command: str, *, workdir: str) -> list[str]:
-        """The words to run.
+        """The words of a permitted command.
 
         Raises:
-            PolicyError: with the text that a model is told.
+            PolicyError: the command is not permitted; the message is for the model.
         """
         argv = split_command(command)
         if not argv or any(self._blocks(argv, pattern) for pattern in self.blocked):
@@ -121,7 +106,7 @@ class ShellPolicy:
         first, *others = pattern.split() or [""]
         if match_words(pattern, argv) or (means_program(first, program) and _match_begin(others, argv[1:])):
             return True
-        # A program that starts others may name the blocked one anywhere, in a text for a shell too.
+        # A program that starts others may name the blocked one in any argument, also in a text for a shell.
         runs_others = is_runner(program) or any(word.startswith(("-exec", "-ok")) for word in argv)
         if not runs_others or len(pattern.split()) != 1:
             return False
@@ -129,18 +114,18 @@ class ShellPolicy:
         return any(means_program(pattern, word) for word in words if word)
 
     def name_paths(self, argv: Sequence[str], *, workdir: str) -> list[str]:
-        """Every path that a word may mean, absolute, where `ignore` asks for it. Raises: PolicyError for too many."""
+        """With `ignore`, every path that a word may mean, absolute. Raises: PolicyError for too many."""
         if not self.ignore:
             return []
-        if len(argv) > _MOST_WORDS:
-            raise PolicyError(f"Command not allowed (more than {_MOST_WORDS} words)")  # each may cost several questions
+        if len(argv) > _MOST_WORDS:  # each may need several calls to the sandbox
+            raise PolicyError(f"Command not allowed (more than {_MOST_WORDS} words)")
         found: list[str] = []
         for index, word in enumerate(argv):
             if index == 0 and "/" not in word:
                 continue
             named = [word]
             if word.startswith("-"):
-                # "--file=x", and options with their value glued to them: "-fx", and behind others "-rfx".
+                # "--file=x", and short options followed by their value: "-fx", "-rfx".
                 glued = re.match(r"-[A-Za-z0-9]{0,20}", word)
                 last = glued.end() if glued is not None and not word.startswith("--") else 0
                 named = [word[start:] for start in range(2, last + 1)]
@@ -153,17 +138,15 @@ class ShellPolicy:
         return paths
 
     def check_path(self, path: str, *, workdir: str) -> None:
-        """Judge one absolute path, as named or as it really is. Raises: PolicyError."""
+        """Check an absolute path, as named or with links followed. Raises: PolicyError."""
         if not self.ignore:
             return
-        root = workdir.rstrip("/")
-        if path != workdir and not path.startswith(f"{root}/"):
-            raise PolicyError(f"Access denied: {path}")
-        if self.ignores(path, workdir=workdir):
+        outside = path != workdir and not path.startswith(f"{workdir.rstrip('/')}/")
+        if outside or self.ignores(path, workdir=workdir):
             raise PolicyError(f"Access denied: {path}")
 
     def ignores(self, path: str, *, workdir: str) -> bool:
-        """Whether a rule means this path, or a folder above it."""
+        """True if a pattern of `ignore` matches this path, or a folder above it."""
         parts = posixpath.relpath(path, workdir).split("/")
         ignored = [one for pattern in self.ignore for one in read_ignore(pattern)]
         for end in range(1, len(parts) + 1):
@@ -175,29 +158,29 @@ class ShellPolicy:
 
 
 def _can_exist(path: str) -> bool:
-    """Whether the kernel takes it for a path. A longer text is not a path, and would take long to check."""
+    """True if the kernel accepts it as a path. A longer text is no path, and would take long to check."""
     return len(path) <= _LONGEST_PATH and all(len(name) <= _LONGEST_NAME for name in path.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """One pattern of `ignore`, without braces: of a name anywhere, or of a path from the working folder or the root."""
+    """One pattern of `ignore`, without braces: for a name anywhere, or a path from the working folder or the root."""
 
     pattern: str
     kind: Literal["name", "relative", "absolute"]
 
     def means(self, relative: str, absolute: str) -> bool:
-        """Whether this path is meant, without those below it."""
+        """True if the pattern matches this path itself."""
         against = {"name": posixpath.basename(relative), "relative": relative, "absolute": absolute}
         return compile_pattern(self.pattern).fullmatch(against[self.kind]) is not None
 
 
 @functools.lru_cache(maxsize=256)
 def read_ignore(pattern: str) -> tuple[Ignored, ...]:
-    """What a pattern of `ignore` means; nothing for an empty one.
+    """A pattern of `ignore`, parsed; empty for an empty pattern.
 
     Raises:
-        ValueError: it means everything, begins with `~`, or has more braces than can be kept.
+        ValueError: it matches everything, begins with `~`, or has too many braces.
     """
     if not pattern.strip():
         return ()
@@ -207,7 +190,6 @@ def read_ignore(pattern: str) -> tuple[Ignored, ...]:
     found: list[Ignored] = []
     for one in spelt:
         refuse_tilde(one, f"ignore={pattern!r}")
-        # As text: a pattern may be written as sloppily as a path.
         normal = posixpath.normpath(one)
         bare = normal.lstrip("/")
         if bare in ("", "."):
@@ -220,7 +202,7 @@ def read_ignore(pattern: str) -> tuple[Ignored, ...]:
 
 
 def match_words(pattern: str, argv: Sequence[str]) -> bool:
-    """Whether a command begins with the words of a pattern; `*` stands for any part of a word."""
+    """True if a command begins with the words of a pattern; `*` matches any part of a word."""
     words = pattern.split()
     return bool(words) and _match_begin(words, argv)
 
@@ -230,12 +212,12 @@ def _match_begin(words: Sequence[str], argv: Sequence[str]) -> bool:
 
 
 def split_command(command: str) -> list[str]:
-    """The words of a command that uses nothing of a shell but quotes, as `shlex.split` gives them.
+    """The words of a command that uses no shell syntax but quotes, as `shlex.split` gives them.
 
     Takes linear time: a model may write megabytes, and this blocks the event loop.
 
     Raises:
-        PolicyError: it uses more.
+        PolicyError: it uses shell syntax.
     """
     words: list[str] = []
     word: list[str] | None = None
@@ -265,4 +247,4 @@ _PIECE = re.compile(
 )
 _ESCAPED_IN_QUOTES = re.compile(r"""\\(["\\])""")
 _SYNTAX = re.compile(r"[\n\r`><|;&]|\$\(")
-"""What only a shell understands, where it is not quoted."""
+"""Shell syntax, if it is not quoted."""

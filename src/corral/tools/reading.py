@@ -1,4 +1,4 @@
-"""A window of lines of a file, however large it is: only what is shown is kept. And how long a search may take."""
+"""Reading some lines of a file of any size, keeping only those; and the limits of searches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from corral.errors import PolicyError, SandboxFileError, SandboxNotFolderError
 from corral.tools.render import MAX_LINE_CHARS
 
 MAX_EDIT_BYTES = 16 * 1024 * 1024
-"""Larger files are not edited by line: whole contents are held for it."""
+"""Larger files are not edited by line, since the whole content is held in memory."""
 _COUNTED_BYTES = 64 * 1024 * 1024
 """Lines are counted up to this position in a file."""
 SNIFFED_BYTES = 8192
@@ -21,12 +21,12 @@ _KEPT_LINE_BYTES = MAX_LINE_CHARS * 8
 JUDGED_FILES = 100_000
 """Rules are not applied to more files than this."""
 SEARCH_SECONDS = 120.0
-"""A search that takes longer is given up: there are patterns for which a regular expression never ends."""
+"""A search that takes longer is stopped: with some patterns a regular expression never ends."""
 
 
 @contextlib.asynccontextmanager
 async def limit_search() -> AsyncIterator[None]:
-    """Raises: SandboxFileError when the time for a search is over."""
+    """Stop the block after `SEARCH_SECONDS`. Raises: SandboxFileError, then."""
     try:
         async with asyncio.timeout(SEARCH_SECONDS) as clock:
             yield
@@ -43,13 +43,13 @@ async def limit_search() -> AsyncIterator[None]:
 async def find_hidden_files(
     files: AsyncFiles, root: str, *, hidden: bool, shows: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """The files below a real path that a search may not show: it must not look into them, either.
+    """The files below a real path that a search may not show, and so must not search.
 
-    If they were searched and left out afterwards, they would still take their part of the limit, and how much is left
-    tells what is in them.
+    If they were searched and left out afterwards, their matches would still count towards the limit, and the number of
+    the others would tell what is in them.
 
     Raises:
-        PolicyError: there are too many files to be judged.
+        PolicyError: there are too many files to apply the rules to.
         SandboxFileError: the path can't be read.
     """
     try:
@@ -65,21 +65,24 @@ async def find_hidden_files(
 
 @dataclass(slots=True)
 class Window:
-    """What was read. `total` is None where the file is too long to be counted.
+    """The lines that were read. `total` is None if the file is too long to be counted.
 
-    Bytes that are not UTF-8 are surrogates in `lines`, so that a line's hash is that of the line.
+    Bytes that are not UTF-8 are surrogates in `lines`, so that hashes of lines are right.
     """
 
     lines: list[str] = field(default_factory=list)
     total: int | None = None
-    cut: bool = False
-    """Whether a line is not whole."""
     beyond: dict[int, int] = field(default_factory=dict)
-    """Place of such a line in `lines` → how many bytes of it are not there."""
+    """Index in `lines` of a line that was cut → how many of its bytes are missing."""
     binary: bool = False
     beginning: bytes = b""
     size: int = 0
     """In bytes; only for a file that is not text."""
+
+    @property
+    def cut(self) -> bool:
+        """True if a line was cut."""
+        return bool(self.beyond)
 
 
 async def read_window(files: AsyncFiles, path: str, *, offset: int, limit: int, max_chars: int) -> Window:
@@ -115,14 +118,14 @@ class _Reader:
 
     @property
     def full(self) -> bool:
-        """Whether nothing more is to be kept."""
+        """True if no more lines are to be kept."""
         return self._number >= self._end or self._room < 0
 
     def take(self, piece: bytes) -> None:
-        """The next bytes of the file."""
+        """Take the next bytes of the file."""
         self.seen += len(piece)
         if self.full:
-            # Only counting from here on.
+            # From here on lines are only counted.
             self._number += piece.count(b"\n")
             self._open = not piece.endswith(b"\n")
             return
@@ -140,7 +143,6 @@ class _Reader:
             room = _KEPT_LINE_BYTES - len(self._line)
             self._line += data[:room]
             if len(data) > room:
-                self.window.cut = True
                 place = len(self.window.lines)
                 self.window.beyond[place] = self.window.beyond.get(place, 0) + len(data) - room
 
@@ -154,7 +156,7 @@ class _Reader:
         self._open = False
 
     def finish(self) -> None:
-        """The file is at its end."""
+        """Take the last line, at the end of the file."""
         if self._open:
             self._close()
         self.window.total = self._number

@@ -1,8 +1,8 @@
 """The text that a model sees, made in this one place: bounded, harmless, and honest about what was left out.
 
-What comes out of a sandbox may be written to deceive: escape sequences that repaint a terminal, directions that turn
-text round, invisible characters. They are made visible. The last line of a result is always ours, so that a
-program can't print an end of its own.
+Output of a sandbox may be written to deceive: escape sequences that repaint a terminal, characters that reverse the
+direction of text, invisible characters. They are made visible. The last line of a result is always ours, so that a
+program can't fake how it ended.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Literal
 from corral.results import ExecResult, FileInfo, GlobResult, GrepResult
 
 DEFAULT_MAX_CHARS = 30_000
-"""How long a text for a model may be."""
+"""The maximum length of a text for a model."""
 LEAST_MAX_CHARS = 500
 MAX_LINE_CHARS = 2_000
 _GREP_LINE_CHARS = 300
 _LINE_NOTE_CHARS = 120
-"""Room for saying that a line goes on."""
+"""Space for the note that a line was cut."""
 
 GrepMode = Literal["content", "files_with_matches", "count"]
 
 
 class ToolText(str):
-    """What a model is told. `ok` is false where something was refused or failed; `error` says what kind it was.
+    """The text for a model. `ok` is False if something was refused or failed; `error` is the code of the error.
 
-    `result` is what stands behind it, for the program around the model: an `ExecResult`, an `EditResult` …
+    `result` is the result behind it, for the program around the model: an `ExecResult`, an `EditResult` …
     """
 
     ok: bool
@@ -40,7 +40,7 @@ class ToolText(str):
     def __new__(
         cls, text: str, *, ok: bool = True, error: str | None = None, truncated: bool = False, result: object = None
     ) -> ToolText:
-        """A text; without an `error` it is fine, unless `ok` says otherwise."""
+        """A text; with an `error`, `ok` is False."""
         self = super().__new__(cls, text)
         self.ok = ok and error is None
         self.error = error
@@ -49,16 +49,16 @@ class ToolText(str):
         return self
 
     def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, object]]:
-        """For copies and pickles, which frameworks make."""
+        """For copying and pickling, which frameworks do."""
         state = {"ok": self.ok, "error": self.error, "truncated": self.truncated, "result": self.result}
         return (str(self),), state
 
 
 # Harmless.
 
-# Colours and the like say nothing to a model, and are dropped. Any other escape sequence loses only its escape.
+# Colours are useless to a model, and are dropped. Of any other escape sequence only the escape is replaced.
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
-# From the first of them on: else a long row of \r without an end would be looked through again from each of its places.
+# Only from the first \r on: otherwise a long row of \r without a \n would be scanned again from each position.
 _LINE_END = re.compile(r"(?<!\r)\r+\n")
 
 
@@ -66,17 +66,17 @@ def _build_table() -> dict[int, str]:
     table = {code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\t\n"}
     table[0x7F] = "\u2421"
     unseen = [
-        *range(0x80, 0xA0),  # C1 controls: 0x9b is an escape sequence's beginning, too
-        *range(0x2028, 0x202F),  # line ends of another kind, embeddings and overrides of direction
-        *range(0xFFF9, 0xFFFC),  # annotations of one text by another
-        # And everything that a display may leave out: whole messages can be hidden in such characters.
+        *range(0x80, 0xA0),  # C1 controls: 0x9b also begins an escape sequence
+        *range(0x2028, 0x202F),  # other line ends, embeddings and overrides of direction
+        *range(0xFFF9, 0xFFFC),  # interlinear annotations
+        # And all characters that a display may leave out: whole messages can be hidden in them.
         0x00AD,
         0x034F,
         0x061C,
         *range(0x115F, 0x1161),
         *range(0x17B4, 0x17B6),
         *range(0x180B, 0x1810),
-        *range(0x200B, 0x2010),  # no width, and marks of direction
+        *range(0x200B, 0x2010),  # zero width, and marks of direction
         *range(0x2060, 0x2070),  # isolates, and invisible operators
         0x3164,
         *range(0xFE00, 0xFE10),
@@ -88,7 +88,7 @@ def _build_table() -> dict[int, str]:
         *range(0xE0000, 0xE1000),  # tags and more variation selectors: whole invisible alphabets
     ]
     table |= {code: f"<U+{code:04X}>" for code in unseen}
-    # A joiner of emoji, one that Persian needs, and what makes a sign an emoji or not.
+    # The joiner of emoji, the one that Persian needs, and the selectors of emoji or text style.
     for code in (0x200D, 0x200C, 0xFE0E, 0xFE0F):
         del table[code]
     table |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # a lone surrogate breaks the JSON it is sent in
@@ -99,12 +99,12 @@ _TABLE = _build_table()
 
 
 def make_harmless(text: str) -> str:
-    """The text with nothing in it that acts: control characters become visible, colours go."""
+    """The text without colours, and with control and invisible characters made visible."""
     return _COLOUR.sub("", _LINE_END.sub("\n", text)).translate(_TABLE)
 
 
 def quote(text: str, *, max_chars: int = 200) -> str:
-    """A short piece of foreign text within a line of ours."""
+    """A foreign text on one line, shortened, to be part of a line of ours."""
     shown = make_harmless(text).replace("\n", "\u240a")
     return shown if len(shown) <= max_chars else f"{shown[: max_chars - 1]}…"
 
@@ -113,7 +113,10 @@ def quote(text: str, *, max_chars: int = 200) -> str:
 
 
 def bound(text: str, *, max_chars: int, hint: str) -> tuple[str, bool]:
-    """At most `max_chars`: the beginning and the end, and between them how much is missing and how to get it."""
+    """The text in at most `max_chars`, and True if it was cut.
+
+    A text that is cut keeps its beginning and its end; a note between them says what is missing and how to get it.
+    """
     max_chars = max(max_chars, LEAST_MAX_CHARS)
     if len(text) <= max_chars:
         return text, False
@@ -129,7 +132,7 @@ def _gap(characters: int, lines: int, hint: str) -> str:
 
 
 def _cut_back(text: str) -> str:
-    """To the end of a line, if that costs little."""
+    """The text up to the end of a line, if that drops little."""
     end = text.rfind("\n")
     return text[:end] if end > len(text) * 3 // 4 else text
 
@@ -146,7 +149,7 @@ OUTPUT_HINT = "write the output to a file and read it piece by piece, or print l
 
 
 def render_result(result: ExecResult, *, max_chars: int = DEFAULT_MAX_CHARS, hint: str = OUTPUT_HINT) -> ToolText:
-    """What a program printed, in order, and how it ended."""
+    """The output of a program, in order, and how it ended."""
     footer = f"[{describe_end(result)}]"
     body, cut = bound(make_harmless(result.output), max_chars=max_chars - len(footer) - 1, hint=hint)
     body = body.rstrip("\n") or "(no output)"
@@ -154,7 +157,7 @@ def render_result(result: ExecResult, *, max_chars: int = DEFAULT_MAX_CHARS, hin
 
 
 def describe_end(result: ExecResult) -> str:
-    """The exit code, why it ended, how long it took, and what is missing, in one line."""
+    """One line with the exit code, why the program ended, how long it took, and what is missing of its output."""
     seconds = result.usage.wall_seconds
     parts = [f"exit code: {result.exit_code}"]
     if result.reason == "timeout":
@@ -188,7 +191,7 @@ def _name_signal(number: int) -> str:
 
 
 def render_error(message: str, *, code: str) -> ToolText:
-    """Something a model can mend."""
+    """The text of an error that a model can correct."""
     text, cut = bound(make_harmless(message), max_chars=LEAST_MAX_CHARS * 4, hint="the message was longer")
     return ToolText(f"Error: {text}", error=code, truncated=cut)
 
@@ -202,10 +205,10 @@ def render_lines(
     tags: Sequence[str] | None = None,
     beyond: Mapping[int, int] | None = None,
 ) -> ToolText:
-    """Numbered lines of a file, from line `first` (1 is the first) on; `tags` are shown instead of plain numbers.
+    """Numbered lines of a file, from line `first` (1 is the first) on, as many as fit.
 
-    As many as fit; the last line says where to continue. `total` is None if the lines were not counted to the end.
-    `beyond` is how many bytes of a line, by its place in `lines`, were not even read.
+    The last line says how to continue. `tags` are shown instead of plain numbers. `total` is None if the lines were not
+    counted to the end. `beyond` maps the index of a line to how many of its bytes were not read.
     """
     shown: list[str] = []
     cut = False
@@ -213,7 +216,7 @@ def render_lines(
     for index, line in enumerate(lines):
         number = first + index
         tag = tags[index] if tags is not None else f"{number:6d}\t"
-        # The first line is shown in part rather than not at all: otherwise reading could never continue.
+        # The first line is always shown, if need be in part: otherwise reading could never continue.
         most = min(MAX_LINE_CHARS, max(0, room - len(tag) - _LINE_NOTE_CHARS)) if not shown else MAX_LINE_CHARS
         text, is_cut = _render_line(line, number=number, max_chars=most, beyond_bytes=(beyond or {}).get(index, 0))
         room -= len(tag) + len(text) + 1
@@ -229,10 +232,10 @@ def render_lines(
 
 
 def _render_line(line: str, *, number: int, max_chars: int, beyond_bytes: int) -> tuple[str, bool]:
-    """A line as far as it is shown, and whether something of it is missing."""
+    """The line as it is shown, and True if it was cut."""
     kept = line[:max_chars]
     text = make_harmless(kept)
-    while len(text) > max_chars:  # what is made visible is longer
+    while len(text) > max_chars:  # characters that are made visible get longer
         kept = kept[: len(kept) * max_chars // len(text)]
         text = make_harmless(kept)
     left = len(line[len(kept) :].encode("utf-8", "replace")) + beyond_bytes
@@ -243,19 +246,19 @@ def _render_line(line: str, *, number: int, max_chars: int, beyond_bytes: int) -
 
 
 def count_lines(content: str) -> int:
-    """How many lines a text has, one that does not end in a newline included."""
+    """The number of lines; the last one need not end in a newline."""
     return content.count("\n") + (1 if content and not content.endswith("\n") else 0)
 
 
 def render_binary(path: str, *, size: int, beginning: bytes) -> ToolText:
-    """A file that is not text."""
+    """The answer for a file that is not text."""
     start = " ".join(f"{byte:02x}" for byte in beginning[:16])
     text = f"{quote(path)} is not a text file: {size} bytes, starting with {start}. Use code to look at it."
     return ToolText(text, error="not_text")
 
 
 def render_listing(path: str, entries: Sequence[FileInfo], *, max_chars: int = DEFAULT_MAX_CHARS) -> ToolText:
-    """A folder: folders first, then files with their sizes."""
+    """The entries of a folder: folders first, then files with their sizes."""
     if not entries:
         return ToolText(f"{quote(path)} is empty")
     ordered = sorted(entries, key=lambda info: (not info.is_folder, info.name))
@@ -273,7 +276,7 @@ def _describe_file(info: FileInfo) -> str:
 
 
 def render_glob(pattern: str, result: GlobResult, *, max_chars: int = DEFAULT_MAX_CHARS) -> ToolText:
-    """Paths that match."""
+    """The paths that match a pattern."""
     notes = _render_unreadable(result.unreadable)
     if not result.files:
         return ToolText("\n".join([f"No files match {quote(pattern)!r}", *notes]), result=result)
@@ -288,7 +291,7 @@ def render_glob(pattern: str, result: GlobResult, *, max_chars: int = DEFAULT_MA
 def render_grep(
     pattern: str, result: GrepResult, *, mode: GrepMode = "content", max_chars: int = DEFAULT_MAX_CHARS
 ) -> ToolText:
-    """Lines that match, or the files they are in, or how many there are in each."""
+    """The lines that match, or the files they are in, or the number of matches in each file."""
     notes = _render_unreadable(result.unreadable)
     if not result.matches:
         return ToolText("\n".join([f"No matches for {quote(pattern)!r}", *notes]), result=result)

@@ -1,4 +1,4 @@
-"""Parameters of a tool: as a JSON schema for the model, and as checks of what the model then gives."""
+"""Parameters of a tool: as a JSON schema for the model, and as checks of the model's arguments."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _WORDS = {"true": True, "false": False}
 
 
 class ArgumentsError(ValueError):
-    """What a model gave does not fit; the text says how it would. It never leaves a tool."""
+    """A model's arguments are invalid; the text says what is expected. It never leaves a tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter. Without a default it is required; a default of None may be left out of the call."""
+    """One parameter. An optional one has a default, which may be None."""
 
     name: str
     kind: Kind
@@ -61,10 +61,10 @@ def _describe(parameter: Parameter) -> dict[str, Any]:
 
 
 def parse_arguments(parameters: Sequence[Parameter], arguments: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    """Values for all parameters. `choices` are not judged here: their tool knows more names for them.
+    """Values for all parameters. `choices` are not checked here: their tool accepts other names too.
 
     Raises:
-        ArgumentsError: with all that is wrong, so that one answer can mend it.
+        ArgumentsError: names every fault, so that the model can correct all of them at once.
     """
     given = _as_mapping(arguments)
     known = {parameter.name: parameter for parameter in parameters}
@@ -109,7 +109,8 @@ def _check(parameter: Parameter, value: Any) -> tuple[Any, str | None]:
     value = _convert(parameter.kind, value)
     fits = isinstance(value, _PYTHON[parameter.kind]) and (parameter.kind == "boolean" or not isinstance(value, bool))
     if not fits:
-        return value, f"{parameter.name!r} must be {_article(parameter.kind)}, not {_name_kind(value)}"
+        article = "an" if parameter.kind == "integer" else "a"
+        return value, f"{parameter.name!r} must be {article} {parameter.kind}, not {_name_kind(value)}"
     if isinstance(value, str) and not _is_unicode(value):
         return value, f"{parameter.name!r} contains half a character (a lone surrogate)"
     if parameter.kind in ("integer", "number"):
@@ -121,7 +122,7 @@ def _check(parameter: Parameter, value: Any) -> tuple[Any, str | None]:
 
 
 def _convert(kind: Kind, value: Any) -> Any:
-    """Models write numbers and truth values as texts, and whole numbers with a point: that is near enough."""
+    """The value, converted if a model wrote a number or a boolean as a text, or a whole number with a point."""
     if kind == "boolean" and isinstance(value, str):
         return _WORDS.get(value.strip().lower(), value)
     if kind in ("integer", "number") and isinstance(value, str) and len(value) < 40:
@@ -142,17 +143,9 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _article(kind: Kind) -> str:
-    return f"an {kind}" if kind == "integer" else f"a {kind}"
-
-
 def _name_kind(value: object) -> str:
-    names = {
-        str: "a string",
-        bool: "a boolean",
-        int: "an integer",
-        float: "a number",
-        list: "an array",
-        dict: "an object",
-    }
-    return "null" if value is None else names.get(type(value), f"a {type(value).__name__}")
+    names: dict[type, str] = {
+        str: "a string", bool: "a boolean", int: "an integer", float: "a number", list: "an array", dict: "an object",
+        type(None): "null",
+    }  # fmt: skip
+    return names.get(type(value), f"a {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""`ShellTool`: a model gives a command, and is told what it printed; as far as the rules let it."""
+"""`ShellTool`: a model gives a command, which is run if the rules permit it, and gets its output."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Literal, get_args
 
 from corral.base.command import bash_text
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import CapabilityError, SandboxFileError
+from corral.errors import CapabilityError
 from corral.paths import inside
 from corral.results import Capabilities, ExecResult
 from corral.tools.code import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
-from corral.tools.permission import real_path
+from corral.tools.permission import find_real
 from corral.tools.policy import ShellPolicy
 from corral.tools.render import DEFAULT_MAX_CHARS, OUTPUT_HINT, ToolText, render_result
 from corral.tools.schema import Parameter
@@ -28,7 +28,7 @@ _PARTS = {
     "head": ("head -n LINES", "head -n LINES FILE"),
     "grep": ("grep PATTERN", "grep PATTERN FILE"),
 }
-"""Programs that show a part: in a pipe, and alone."""
+"""Programs that show a part of an output: how they are used in a pipe, and alone."""
 _PROBE_SECONDS = 30.0
 
 log = logging.getLogger("corral.tools")
@@ -40,18 +40,18 @@ class ShellCapabilities:
 
     restricted: bool
     argv: bool
-    """Words are checked, and run without a shell."""
+    """The words of a command are checked, and run without a shell."""
     kernel: bool
-    """The kernel keeps the rules too, whatever the command starts."""
+    """The kernel enforces the rules too, whatever the command starts."""
     notes: tuple[str, ...] = ()
 
 
 class ShellTool(Tool):
-    """Runs shell commands, each in a fresh bash (sh, where there is no bash); files stay between them.
+    """Runs shell commands, each in a new bash (or sh, without a bash); files stay between them.
 
     With `allowed`, `blocked`, `ignore` or `readonly` it is restricted: see `ShellPolicy`. A restricted command is run
-    without a shell, and on backends that have views the kernel keeps the rules as well. `enforcement="kernel"` leaves
-    the words alone, so that a model has a whole shell, and rests on the kernel; a backend that can't then raises.
+    without a shell, and on backends that support views the kernel enforces the rules as well. `enforcement="kernel"`
+    does not check the words, so that a model has a whole shell; on a backend without views it raises.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ShellTool(Tool):
         return f". {'; '.join(parts)}." if parts else ""
 
     async def capabilities(self, context: Any = None) -> ShellCapabilities:
-        """How the rules hold on the backend behind this tool. Raises: as opening its environment."""
+        """How the rules are enforced on the backend of this tool. Raises: as opening its environment."""
         if not self.policy.restricted:
             return ShellCapabilities(restricted=False, argv=False, kernel=False)
         kernel = await self._has_views(context)
@@ -132,7 +132,7 @@ class ShellTool(Tool):
             return await self._can_view(box)
 
     async def _can_view(self, box: AsyncSandbox) -> bool:
-        """Whether this sandbox has views: found out by asking for one, once."""
+        """True if this sandbox supports views, which is tried once."""
         if box not in self._views:
             try:
                 await box.exec(["/bin/sh", "-c", ":"], read_only=["/"], timeout=_PROBE_SECONDS)
@@ -155,7 +155,7 @@ class ShellTool(Tool):
 
     @property
     def hint(self) -> str:
-        """How a model gets the rest of an output that was cut: only what the rules let it do."""
+        """How a model gets the rest of an output that was cut, by means that the rules permit."""
         if not self.policy.restricted:
             return OUTPUT_HINT
         piped = self.enforcement == "kernel"
@@ -168,7 +168,7 @@ class ShellTool(Tool):
         return part
 
     async def execute(self, box: AsyncSandbox, command: str, *, timeout: float) -> ExecResult:
-        """Run a command as far as the rules let it; for those who render the result themselves.
+        """Run a command, if the rules permit it; for callers that render the result themselves.
 
         Raises:
             PolicyError: the rules forbid it.
@@ -183,16 +183,9 @@ class ShellTool(Tool):
         if self.enforcement == "both":
             words = self.policy.check(command, workdir=workdir)
             for path in self.policy.name_paths(words, workdir=workdir):
-                self.policy.check_path(await self._find_real(box, path), workdir=await self._find_real(box, workdir))
+                real_workdir = await find_real(box.files, workdir)
+                self.policy.check_path(await find_real(box.files, path), workdir=real_workdir)
         if not await self._can_view(box):
             return await box.exec(words, cwd=self._cwd, env=self._env, timeout=timeout)
         make_view = functools.partial(self._viewer.make, box, workdir=workdir)
         return await run_in_view(box, words, make_view, cwd=self._cwd, env=self._env, timeout=timeout)
-
-    @staticmethod
-    async def _find_real(box: AsyncSandbox, path: str) -> str:
-        """Where a path leads; the path itself if that can't be determined."""
-        try:
-            return await real_path(box.files, path, workdir="/")
-        except SandboxFileError:
-            return path

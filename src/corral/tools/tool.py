@@ -1,7 +1,7 @@
 """What all tools have: a name, a schema, and one way from a model's arguments to a text.
 
-A model's mistake becomes a text that it can mend. The sandbox's failure stays an error, for the program around the
-model: a text would make the model believe that its command had failed.
+A model's mistake becomes a text, so that the model can correct it. The sandbox's failure stays an error for the program
+around the model: a text would make the model believe that its command had failed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from corral.tools.render import DEFAULT_MAX_CHARS, LEAST_MAX_CHARS, ToolText, re
 from corral.tools.schema import ArgumentsError, Parameter, make_schema, parse_arguments
 
 MENDABLE = (PolicyError, SandboxFileError, ExecError, UnknownLanguageError)
-"""What a model can do something about. All else is raised."""
+"""Errors that a model can do something about. All others are raised."""
 
 
 class Opener(Protocol):
-    """Gives a sandbox for a context: `corral.Environment`, or one of your own."""
+    """Gives a sandbox for a context: `corral.Environment`, or your own implementation."""
 
     def open(self, context: Any = None) -> AbstractAsyncContextManager[AsyncSandbox]:
         """The sandbox, for as long as the block lasts."""
@@ -52,9 +52,9 @@ async def open_source(source: Source, context: Any) -> AsyncIterator[AsyncSandbo
 
 
 class Tool(ABC):
-    """A tool: `await tool.call({"code": "print(1)"})` gives what the model is told.
+    """A tool: `await tool.call({"code": "print(1)"})` gives the text for the model.
 
-    `schema` is the JSON schema of its arguments; `definition()` has all that most model APIs ask for.
+    `schema` is the JSON schema of its arguments; `definition()` has everything that most model APIs ask for.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class Tool(ABC):
         return make_schema(self.parameters)
 
     def definition(self) -> dict[str, Any]:
-        """Name, description and parameters, as model APIs want them."""
+        """Name, description and parameters, as model APIs expect them."""
         return {"name": self.name, "description": self.description, "parameters": self.schema}
 
     async def call(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
-        """Run it with what a model gave, as an object or as JSON.
+        """Run the tool with a model's arguments, as an object or as JSON; gives the text for the model.
 
         Raises:
             SandboxGoneError: the sandbox has ended. The next call gets a new one from an environment.
-            CorralError: whatever else is not the model's fault, such as a backend that can't make a sandbox.
+            CorralError: another failure that is not the model's fault, such as a backend that can't create a sandbox.
         """
         try:
             values = self.judge(parse_arguments(self.parameters, arguments))
@@ -100,7 +100,7 @@ class Tool(ABC):
                 try:
                     return await self.run(box, values)
                 except SandboxFileInterruptedError as error:
-                    # Something inside has killed the file agent, which comes back by itself: worth another try.
+                    # Something inside has killed the file agent, which is started again: worth another try.
                     return render_error(f"{error}; try again", code=error.code)
                 except MENDABLE as error:
                     return render_error(str(error), code=error.code)
@@ -112,20 +112,20 @@ class Tool(ABC):
             return render_error(str(error), code=error.code)
 
     async def __call__(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
-        """What the model is told, as `call` gives it."""
+        """The same as `call`."""
         return await self.call(arguments, context)
 
     def call_sync(self, arguments: Mapping[str, Any] | str | None = None, context: Any = None) -> ToolText:
-        """What the model is told, as `call` gives it, for code that is not async."""
+        """The same as `call`, for code that is not async."""
         return get_portal().run(self.call(arguments, context))
 
     def judge(self, values: dict[str, Any]) -> dict[str, Any]:
-        """What can be refused before there is a sandbox. Raises: ArgumentsError, PolicyError, UnknownLanguageError."""
+        """The values, checked before a sandbox is opened. Raises: ArgumentsError, PolicyError, UnknownLanguageError."""
         return values
 
     @abstractmethod
     async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-        """Do it, with checked values."""
+        """Do the work of the tool, with checked values."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -136,9 +136,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[T]):
-    """One tool of a set: what the model is told of it, and what it does with checked values.
+    """One tool of a set: its description for the model, and the function that does its work.
 
-    `act` is given what the set makes of a sandbox, the values, and how long its text may be.
+    `act` is given what the set prepares from a sandbox, the checked values, and the maximum length of its text.
     """
 
     operation: Operation
@@ -160,7 +160,7 @@ class SetTool(Tool, Generic[T]):
         self._prepare = prepare
 
     async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
-        """Do it, with checked values."""
+        """Do the work of the tool, with checked values."""
         return await self._act(self._prepare(box), values, self.max_chars)
 
 
@@ -199,7 +199,7 @@ class ToolSet(Generic[T]):
 
 
 def timeout_parameter(default: float, most: float) -> Parameter:
-    """For tools that run programs."""
+    """The timeout parameter of tools that run programs."""
     return Parameter(
         "timeout_seconds",
         "number",

@@ -1,4 +1,4 @@
-"""Reading a record piece by piece: as much as fits, without losing the rest, and never half a character."""
+"""Reading a record in pieces: as much as fits, without losing the rest, and never half a character."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from corral.sessions.record import Entry
 
 _MOST_SEEN_BYTES = 4 * 1024 * 1024
-"""One reading looks at no more: a program may print faster than we read."""
+"""The most that one reading looks at: a program may print faster than we read."""
 _MAX_TAIL_BYTES = 3
 """An incomplete UTF-8 character has at most this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How far a command was read: a place in its record, and what was taken from before it and not yet given."""
+    """How far a command was read: a position in its record, and output before it that was not returned yet."""
 
     position: int = 0
     rest: tuple[tuple[str, bytes], ...] = ()
     waiting: bool = False
-    """Whether there is more to read at once; half a character is not."""
+    """True if there is more to read at once; half a character does not count."""
 
 
 class Reading:
-    """One reading of a record: as much as fits, and where to go on."""
+    """One reading of a record: as much as fits, and where to continue."""
 
     def __init__(self, mark: Mark, *, max_bytes: int, newest: bool) -> None:
         self.lost_bytes = 0
@@ -37,11 +37,11 @@ class Reading:
         self._rest: list[tuple[str, bytes]] = []
 
     def take(self, entry: Entry) -> bool:
-        """One entry; False when there is no room for more."""
+        """Take an entry; False if there is no room for it."""
         if self._seen > _MOST_SEEN_BYTES or (self._size > self._most and not self._newest):
-            self._waiting = True  # also where one prints faster than we can read
+            self._waiting = True
             return False
-        # The record itself drops what is oldest; a gap tells how much.
+        # The record drops its oldest output; a gap shows how much.
         self.lost_bytes += max(0, entry.offset - self._position)
         self._position = entry.next_offset
         if entry.kind in ("stdout", "stderr"):
@@ -53,7 +53,7 @@ class Reading:
         return True
 
     def finish(self, *, whole: bool) -> Mark:
-        """Cut it to size; gives where to go on. Of a program that runs, half a character waits for its other half."""
+        """Cut the output to size; returns where to continue. Unless `whole`, half a character waits for its rest."""
         if self._newest and self._size > self._most:
             self._drop_first(self._size - self._most)
         while self._size > self._most:
@@ -82,7 +82,7 @@ class Reading:
             return
         data = self._pieces[last][1]
         tail = _count_open_bytes(data)
-        if tail > 0 and self._most > _MAX_TAIL_BYTES:  # where not even one character fits, it would never get on
+        if tail > 0 and self._most > _MAX_TAIL_BYTES:  # if not even one character fits, reading would never advance
             self._pieces[last] = (kind, data[: len(data) - tail])
             self._rest.insert(0, (kind, data[len(data) - tail :]))
 
@@ -91,7 +91,7 @@ class Reading:
 
 
 def _count_open_bytes(data: bytes) -> int:
-    """How many bytes at the end are the beginning of a UTF-8 character."""
+    """How many bytes at the end are an incomplete UTF-8 character."""
     for back in range(1, min(_MAX_TAIL_BYTES, len(data)) + 1):
         byte = data[-back]
         if byte & 0b1100_0000 == 0b1000_0000:

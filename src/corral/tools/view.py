@@ -1,19 +1,19 @@
-"""The kernel's half of a shell policy: what one call may write and see.
+"""The kernel's part of a shell policy: what one call may write and see.
 
-`readonly` makes the whole sandbox read-only for the call. `ignore` hides the files and folders that it means, and other
-hard links to these files. `allowed` and `blocked` hide programs: an empty file that can't be executed lies in the place
-of each program on PATH that may not run. So it does not matter who starts it: a shell, `env`, `find -exec`, or a
-program that the model has written.
+`readonly` makes the whole sandbox read-only for the call. `ignore` hides the files and folders that it matches, and
+other hard links to these files. `allowed` and `blocked` hide programs: an empty file that can't be executed replaces
+each program on PATH that may not run. So it does not matter what starts it: a shell, `env`, `find -exec`, or a program
+that the model has written.
 
-Not hidden are programs outside PATH, and rules of more than one word hide nothing: which words a program gets is
-nothing that the kernel sees.
+Programs outside PATH are not hidden, and rules of more than one word hide nothing: the kernel does not see the words
+that a program gets.
 """
 
 from __future__ import annotations
 
 import posixpath
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -30,7 +30,7 @@ from corral.errors import (
 from corral.protocol import PathLike
 from corral.results import ExecResult, FileInfo
 from corral.tools.concealment import MAX_HIDDEN, SYSTEM, complete, find_unreadable, is_below
-from corral.tools.permission import Permissions, normal_path, real_path
+from corral.tools.permission import Permissions, find_real, normal_path, real_path
 from corral.tools.policy import Ignored, ShellPolicy, read_ignore
 from corral.tools.programs import is_loader, means_program
 from corral.tools.reading import JUDGED_FILES, limit_search
@@ -46,7 +46,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What `exec` is given for one call."""
+    """The view arguments of `exec` for one call."""
 
     read_only: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -64,10 +64,10 @@ async def run_in_view(
     env: Mapping[str, str] | None = None,
     timeout: float,
 ) -> ExecResult:
-    """Run a command that writes and sees no more than a view lets it; the view is made for each attempt.
+    """Run a command that can write and see no more than a view permits; the view is made for each attempt.
 
     Raises:
-        CapabilityError: the backend has no views.
+        CapabilityError: the backend does not support views.
     """
     for attempt in range(_ATTEMPTS):
         view = await make_view()
@@ -76,7 +76,7 @@ async def run_in_view(
                 words, cwd=cwd, env=env, timeout=timeout, read_only=view.read_only, hidden=view.hidden
             )
         except InvalidCommandError as error:
-            # A path of the view has vanished between looking and running. Nothing was run.
+            # A path of the view was removed between looking and running. Nothing was run.
             if "view path" not in str(error) or attempt == _ATTEMPTS - 1:
                 raise
             _inventories.pop(box, None)
@@ -84,10 +84,10 @@ async def run_in_view(
 
 
 async def make_view_of_rules(box: AsyncSandbox, permissions: Permissions, *, workdir: str) -> View:
-    """The view of a command that may not read what the rules deny, or say to ask for, in the working folder.
+    """The view that hides the files in the working folder that the rules deny to read, or say to ask for.
 
     Raises:
-        PolicyError: there is more to hide, or to look through, than can be.
+        PolicyError: there are too many files to hide, or to search.
         SandboxFileError: the sandbox could not be searched.
     """
     root = await real_path(box.files, workdir, workdir=workdir)
@@ -107,7 +107,7 @@ async def make_view_of_rules(box: AsyncSandbox, permissions: Permissions, *, wor
             try:
                 meant = await box.files.stat(await real_path(box.files, info.path, workdir=root))
             except SandboxFileError:
-                continue  # it leads nowhere
+                continue  # a broken link
             if meant.path == root or not is_below(meant.path, root):
                 continue  # a link to the root, which any program can make, must not hide everything
         hidden[meant.path] = meant
@@ -132,7 +132,7 @@ class _Inventory:
     reals: dict[str, str] = field(default_factory=dict)
     """Path on PATH → the real file."""
     ids: dict[str, str] = field(default_factory=dict)
-    """Real file → what it is the same for all its hard links."""
+    """Real file → its id, which is the same for all its hard links."""
     allowed: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
     """Patterns of allowed commands → the real files that they need."""
 
@@ -153,7 +153,7 @@ class Viewer:
         """The view of the next call, in that folder.
 
         Raises:
-            SpecError: `ignore` means more than can be hidden.
+            SpecError: `ignore` matches more files than can be hidden.
             PolicyError: there are too many unreadable folders to hide.
             SandboxFileError: the sandbox could not be searched.
         """
@@ -164,8 +164,9 @@ class Viewer:
     # Programs.
 
     async def _hide_programs(self, box: AsyncSandbox) -> list[str]:
-        # Not `commands`: what `readonly` allows by itself starts nothing else, and nothing can be written anyway.
-        commands, blocked = self._policy.allowed, self._single_words(self._policy.blocked)
+        # Not `commands`: the commands of `readonly` start no others, and nothing can be written anyway.
+        commands = self._policy.allowed
+        blocked = [posixpath.basename(pattern) for pattern in self._policy.blocked if len(pattern.split()) == 1]
         if commands is None and not blocked:
             return []
         inventory = await self._take_inventory(box)
@@ -173,7 +174,7 @@ class Viewer:
         named: dict[str, list[str]] = {}
         reals: dict[str, dict[str, None]] = {}
         for path, real in inventory.reals.items():
-            # One file may have several names by links of either kind (`awk` and `mawk`): all are one program.
+            # A file may have several names, by symbolic or hard links (`awk` and `mawk`): all are one program.
             program = inventory.ids.get(real, real)
             named.setdefault(program, []).append(posixpath.basename(path))
             reals.setdefault(program, {})[real] = None
@@ -183,16 +184,12 @@ class Viewer:
             hidden += [real for real in reals[program] if is_blocked or (commands is not None and real not in allowed)]
         return hidden
 
-    @staticmethod
-    def _single_words(patterns: Iterable[str]) -> tuple[str, ...]:
-        return tuple(posixpath.basename(pattern) for pattern in patterns if len(pattern.split()) == 1)
-
     async def _take_inventory(self, box: AsyncSandbox) -> _Inventory:
         path = self._env.get("PATH", "")
         known = _inventories.setdefault(box, {}).get(path)
         folders = known.folders if known is not None else await self._find_folders(box)
         programs = _Programs(box)
-        stamp = tuple([(folder, await programs.look_at(folder)) for folder in folders])
+        stamp = tuple([(folder, await programs.find_change(folder)) for folder in folders])
         if known is not None and known.stamp == stamp:
             return known
         inventory = _Inventory(folders, stamp)
@@ -209,18 +206,17 @@ class Viewer:
         return inventory
 
     async def _find_folders(self, box: AsyncSandbox) -> tuple[str, ...]:
-        """The folders of PATH, as they really are."""
-        script = 'printf %s "$PATH"'
-        found = await box.exec(["/bin/sh", "-c", script], env=self._env, timeout=_PATH_SECONDS)
+        """The folders of PATH, with links followed."""
+        found = await box.exec(["/bin/sh", "-c", 'printf %s "$PATH"'], env=self._env, timeout=_PATH_SECONDS)
         path = found.stdout if found.ok and found.stdout else _USUAL_PATH
         programs = _Programs(box)
         named = [folder for folder in path.split(":") if folder.startswith("/")]
-        return tuple(dict.fromkeys([await programs.find_folder(folder) for folder in named]))
+        return tuple(dict.fromkeys([await find_real(programs, folder) for folder in named]))
 
     async def _find_allowed(
         self, box: AsyncSandbox, inventory: _Inventory, commands: tuple[str, ...]
     ) -> frozenset[str]:
-        """The real files of allowed programs, and the interpreters of those that are scripts."""
+        """The real files of allowed programs, and of the interpreters of scripts among them."""
         if commands in inventory.allowed:
             return inventory.allowed[commands]
         names = {pattern.split()[0] for pattern in commands if pattern.split()}
@@ -249,12 +245,11 @@ class Viewer:
                 head = piece
                 break
         except SandboxFileError:
-            return []  # what can't be read can't be a script of this user's
+            return []  # a file that this user can't read can't be run as a script
         if not head.startswith(b"#!"):
             return []
         words = head[2:].split(b"\n")[0].decode("utf-8", "surrogateescape").split()
-        programs = _Programs(box)
-        interpreter = await programs.follow(words[0]) if words else None
+        interpreter = await _Programs(box).follow(words[0]) if words else None
         found = [interpreter.path] if interpreter is not None else []
         if words and posixpath.basename(words[0]) == "env":
             names = [word for word in words[1:] if not word.startswith("-")][:1]
@@ -271,7 +266,7 @@ class Viewer:
         return list(await complete(box.files, found, workdir=workdir))
 
     async def _find_ignored(self, box: AsyncSandbox, ignored: Ignored, workdir: str) -> dict[str, FileInfo | None]:
-        """What a pattern means now; and folders that can't be read, which may contain matches."""
+        """The paths that a pattern matches now, and folders that can't be read, which may contain matches."""
         root, glob = _split_pattern(ignored, workdir)
         try:
             root = await real_path(box.files, root, workdir=workdir)
@@ -308,19 +303,19 @@ class Viewer:
 
 
 def _is_blocked(names: Sequence[str], blocked: Sequence[str], *, is_wanted: bool) -> bool:
-    """Whether a program of these names is to be hidden.
+    """True if a program with these names is to be hidden.
 
-    One name suffices, as `awk` does for mawk. But where another one is allowed, or where so many programs are one file
-    that it is a box of tools (busybox), all of them must be meant.
+    One blocked name is enough: `awk` blocks mawk. But if another name is allowed, or if the file has so many names that
+    it is a multi-call binary (busybox), all of its names must be blocked.
     """
     meant = [any(means_program(pattern, name) for pattern in blocked) for name in names]
     return all(meant) or (any(meant) and not is_wanted and len(names) < _MULTICALL_NAMES)
 
 
 def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
-    """A folder to start from, and a glob below it. A whole folder's content is meant by the folder itself.
+    """The folder to search, and a glob below it; for the whole content of a folder, the folder itself is matched.
 
-    The folder is as deep as it can be: on the way to it links are followed, and below it none.
+    The folder is as deep as possible: links on the way to it are followed, and links below it are not.
     """
     pattern = ignored.pattern.removesuffix("/**") if ignored.pattern.strip("/*") else ignored.pattern
     if ignored.kind == "name":
@@ -333,7 +328,7 @@ def _split_pattern(ignored: Ignored, workdir: str) -> tuple[str, str]:
 
 
 class _Programs:
-    """Follows links to programs, with as few questions to the sandbox as possible."""
+    """Follows links to programs, with as few calls to the sandbox as possible."""
 
     def __init__(self, box: AsyncSandbox) -> None:
         self._files = box.files
@@ -342,7 +337,7 @@ class _Programs:
         """The names in the folders that were listed."""
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
-        """What is at a path, and not where a link leads. Raises: SandboxFileNotFoundError."""
+        """What is at a path; a link is not followed. Raises: SandboxFileNotFoundError."""
         path = str(path)
         if path not in self._known and posixpath.dirname(path) not in self.listed:
             try:
@@ -354,22 +349,15 @@ class _Programs:
             raise SandboxFileNotFoundError(f"{path} is not there", path=path, op="stat")
         return found
 
-    async def find_folder(self, path: str) -> str:
-        """Where a folder really is."""
-        try:
-            return await real_path(self, path, workdir="/")
-        except SandboxFileError:
-            return path
-
-    async def look_at(self, folder: str) -> float:
-        """When a folder was changed last."""
+    async def find_change(self, folder: str) -> float:
+        """When a folder was last changed; -1 if it can't be read."""
         try:
             return (await self._files.stat(folder)).modified
         except SandboxFileError:
             return -1.0
 
     async def list_folder(self, folder: str) -> None:
-        """Its entries, for `follow`."""
+        """Read a folder's entries, for `follow`."""
         try:
             entries = await self._files.list(folder)
         except SandboxFileError:
@@ -378,10 +366,10 @@ class _Programs:
         self._known |= {info.path: info for info in entries}
 
     async def follow(self, path: str) -> FileInfo | None:
-        """The file that a path leads to."""
+        """The file that a path leads to; None if there is no such file."""
         try:
             info = await self.stat(await real_path(self, path, workdir="/"))
         except SandboxFileError:
             return None
-        # Whether it can be executed is not asked: the next moment it may be.
+        # Its mode is not checked: it may become executable at any moment.
         return info if info.kind == "file" else None

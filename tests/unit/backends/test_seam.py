@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from corral.backends.embedded import seam
-from corral.backends.embedded.files import EmbeddedFiles
+from corral.backends.embedded.files import AgentClient, EmbeddedFiles
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ExhaustedError, GoneError
@@ -89,10 +89,8 @@ async def test_an_upload_to_a_frozen_disk_waits_by_itself() -> None:
             taken += 1
             yield b"x" * 100_000
 
-    files = EmbeddedFiles(
-        workdir="/", sandbox_id="s", open_agent=open_agent, ping=ping, ensure_open=lambda: None,
-        disk_bytes=lambda: 1 << 30,
-    )  # fmt: skip
+    agent = AgentClient(sandbox_id="s", open_agent=open_agent, ping=ping, ensure_open=lambda: None)
+    files = EmbeddedFiles(agent, workdir="/", sandbox_id="s", guard=lambda: None, disk_bytes=lambda: 1 << 30)
     reader, writer = os.pipe()
     with theirs:
         writing = asyncio.ensure_future(files.write("/file", content()))

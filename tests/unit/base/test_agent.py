@@ -162,6 +162,14 @@ async def test_task_is_run_like_a_program(inside: Inside) -> None:
         await inside.start(task=Task(b"", "nothing", {}))
 
 
+async def test_task_has_its_standard_streams_alone(inside: Inside) -> None:
+    text = b"import os\ndef look(request):\n    names = sorted(os.listdir('/proc/self/fd'))\n"
+    text += b"    names = [name for name in names if os.path.exists('/proc/self/fd/' + name)]\n"
+    text += b"    os.write(1, ' '.join(names).encode())\n    return 0\n"
+    process = await inside.start(task=Task(text, "look", {}))
+    assert (await process.wait(timeout=HANG_SECONDS)).stdout == "0 1 2"
+
+
 async def test_all_ends_with_the_host(inside: Inside, tmp_path: Path) -> None:
     marker, folder = secrets.token_hex(8), tmp_path / "folder"
     folder.mkdir()

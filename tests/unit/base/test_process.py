@@ -8,6 +8,7 @@ import pytest
 
 from corral.base.process import BACKLOG_BYTES, AsyncProcess, Ending, as_bytes
 from corral.errors import ExecError, SandboxGoneError
+from corral.protocol import SpawnRequest
 from corral.results import EndReason, Usage
 
 
@@ -15,25 +16,24 @@ class Scripted(AsyncProcess):
     """A program that does what the test says."""
 
     def __init__(self, limit: int = 10_000, *, listened: bool = False) -> None:
-        super().__init__(output_limit_bytes=limit, listened=listened)
+        super().__init__(
+            SpawnRequest(
+                argv=("x",), env={}, cwd="/", user="x", timeout=None, stdin=True, output_limit_bytes=limit,
+                listened=listened,
+            ),
+            sandbox_id="id",
+        )  # fmt: skip
         self.asked: list[EndReason] = []
         self.resumed = 0
 
-    @property
-    def pid(self) -> int:
-        return 1
-
-    async def write(self, data: bytes | str) -> None:
-        raise ExecError("no input")
+    async def _write(self, data: bytes) -> bool:
+        return False
 
     async def close_stdin(self) -> None:
         """Nothing to close."""
 
-    async def signal(self, number: int) -> None:
+    async def _signal(self, number: int) -> None:
         """Nobody to signal."""
-
-    async def resize(self, *, rows: int, columns: int) -> None:
-        raise ExecError("no terminal")
 
     def end_tree(self, reason: EndReason) -> None:
         self.asked.append(reason)

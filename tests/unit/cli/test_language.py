@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.cli.runfile import explain_unknown, guess_language, guess_language_of_text
+from corral.cli.runfile import explain_unknown, guess_language
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,8 @@ def test_language_of_a_file(name: str, source: bytes, language: str | None) -> N
 
 
 def test_program_without_a_name_is_python_unless_it_says_otherwise() -> None:
-    assert guess_language_of_text(b"print(1)") == "python"
-    assert guess_language_of_text(b"#!/bin/bash\n") == "bash"
+    assert guess_language("-", b"print(1)") == "python"
+    assert guess_language("-", b"#!/bin/bash\n") == "bash"
 
 
 def test_unknown_file_is_explained_with_the_option_to_give() -> None:

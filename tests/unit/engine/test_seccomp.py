@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from corral.engine.errors import UnsupportedError
-from corral.engine.seccomp.bpf import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, compile_filter, simulate, verdict
+from corral.engine.seccomp.bpf import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, compile_filter, verdict
 from corral.engine.seccomp.docker import docker_profile
 from corral.engine.seccomp.install import Prepared, native_arch
 from corral.engine.seccomp.numbers import ARCHES, NUMBERS, UnsupportedArchError, numbers
 from corral.engine.seccomp.policy import CONTAINER_POLICY, POLICY, decide
 from corral.engine.seccomp.rule import ALLOW, PRETEND, Case, Match, Rule
+from support.bpf import simulate
 
 JUDGED = sorted(name for name, rule in POLICY.items() if rule.cases)
 JUDGED_IN_CONTAINERS = sorted(name for name, rule in CONTAINER_POLICY.items() if rule.cases)

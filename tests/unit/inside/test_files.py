@@ -1,11 +1,13 @@
 """Files, opened and searched without following links: by `openat2`, and by a walk where the kernel has none."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from corral.inside import files, nolinks, search
+from corral.inside.refusal import RefusedError
 
 
 @pytest.fixture(params=["openat2", "walk"], autouse=True)
@@ -69,8 +71,8 @@ def test_search_below_a_link_follows_the_first_only(tree: str) -> None:
 
 def test_failed_write_leaves_the_file_and_nothing_else(tree: str) -> None:
     def fail() -> None:
-        with files.replacing(f"{tree}/sub/file") as target:
-            files.write_all(target, b"half")
+        with files.replacing(f"{tree}/sub/file") as new:
+            files.write_all(new.descriptor, b"half")
             raise ValueError("no more")
 
     with pytest.raises(ValueError, match="no more"):
@@ -95,3 +97,47 @@ def test_path_may_be_longer_than_the_kernel_takes(tree: str) -> None:
     os.close(descriptor)
     files.remove(f"{tree}/{parts[0]}", recursive=True)
     assert parts[0] not in names(tree)
+
+
+def test_root_can_not_be_written_as_a_file() -> None:
+    for links in (True, False):
+        with pytest.raises(RefusedError, match="is a folder") as refused:
+            files.write("/", b"x", links=links)
+        assert refused.value.errno == errno.EISDIR
+
+
+def test_folder_is_made_with_those_above_it(tree: str) -> None:
+    files.make_folder(f"{tree}/link/a/b/", parents=True, mode=0o2750)
+    assert Path(f"{tree}/sub/a/b").stat().st_mode & 0o7777 == 0o2750
+    assert Path(f"{tree}/sub/a").stat().st_mode & 0o7777 == 0o755
+    files.make_folder(f"{tree}/link", parents=True, mode=0o711)  # follows the link: it is there already
+    assert Path(f"{tree}/sub").stat().st_mode & 0o7777 == 0o711
+    files.make_folder("/", parents=True)
+
+
+@pytest.mark.parametrize("name", ["sub", "sub/file", "link", "nowhere", ""])
+def test_folder_is_not_made_where_something_is(tree: str, name: str) -> None:
+    Path(tree, "nowhere").symlink_to("missing")
+    with pytest.raises(FileExistsError):
+        files.make_folder(f"{tree}/{name}")
+    if name in ("sub/file", "nowhere"):
+        with pytest.raises(FileExistsError):
+            files.make_folder(f"{tree}/{name}", parents=True)
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            files.make_folder(f"{tree}/{name}/below", parents=True)
+    assert not Path(tree, "missing").exists()
+
+
+def test_mode_of_a_new_folder_is_not_given_to_what_takes_its_place(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = os.mkdir
+
+    def mkdir(name: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        os.rmdir(name, dir_fd=dir_fd)
+        os.symlink("sub", name, dir_fd=dir_fd)
+
+    before = Path(f"{tree}/sub").stat().st_mode
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with pytest.raises(OSError, match=r"link|directory"):
+        files.make_folder(f"{tree}/new", mode=0o700)
+    assert Path(f"{tree}/sub").stat().st_mode == before

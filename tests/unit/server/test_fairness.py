@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.server.fairness import OUTPUT_FACTOR, Budget, Turns
+from corral.server.fairness import OUTPUT_FACTOR, Budget, Meter, Turns
 from corral.server.faults import Fault
 
 
@@ -164,7 +164,7 @@ async def test_what_takes_long_leaves_room_for_others_after_each_piece() -> None
             turns.call(key, lambda: work(key, left - 1))
 
     turns.call("many", lambda: work("many", 10), at_once=True)
-    assert order == ["many"], "at once, as long as nobody waits"
+    assert order == ["many"], "at once, as long as no call waits"
     turns.call("one", lambda: work("one", 0), at_once=True)
     assert order == ["many"], "the time of this round is over"
     while len(order) < 12:
@@ -172,3 +172,17 @@ async def test_what_takes_long_leaves_room_for_others_after_each_piece() -> None
         await asyncio.sleep(0)
     assert order.index("one") <= 2
     assert len(rounds) >= 10, "the event loop had its turn after each piece"
+
+
+async def test_a_meter_counts_what_is_beyond_the_free_part_and_gives_it_back() -> None:
+    budget = Budget(100)
+    with budget.account("a") as account:
+        meter = Meter(account, free_bytes=10)
+        assert meter.set(10)
+        assert budget.held("a") == 0
+        assert meter.set(60)
+        assert budget.held("a") == 50
+        assert not meter.set(200)
+        assert budget.held("a") == 50, "what was refused is not counted"
+        assert meter.set(0)
+        assert budget.held("a") == 0

@@ -46,7 +46,7 @@ async def test_whole_messages_cost_nothing_however_they_come(step: int) -> None:
         watch = FrameWatch(wire, seconds=0.0, account=account)
         for start in range(0, len(stream), step):
             watch.feed(stream[start : start + step])
-        watch.heard([1, 0, 300, 70_000, 400])
+        watch.handled([1, 0, 300, 70_000, 400])
         assert budget.held("k") == 0
         await asyncio.sleep(0)
         assert wire.cut is False, "nothing is unfinished, so no deadline is set"
@@ -105,15 +105,15 @@ async def test_while_we_do_not_read_no_frame_is_too_slow() -> None:
     watch.close()
 
 
-async def test_whole_messages_are_counted_until_they_are_heard() -> None:
+async def test_whole_messages_are_counted_until_they_are_handled() -> None:
     budget, wire = Budget(100_000), Wire()
     with budget.account("k") as account:
         watch = FrameWatch(wire, seconds=60.0, account=account)
         watch.feed(frame(b"a" * 30_000) + frame(b"ping", opcode=9) + frame(b"b" * 30_000))
         assert 50_000 < budget.held("k") <= 61_000
-        watch.heard([30_000])
+        watch.handled([30_000])
         assert 20_000 < budget.held("k") <= 31_000
-        watch.heard([30_000])
+        watch.handled([30_000])
         assert budget.held("k") == 0
         watch.feed(frame(b"c" * 60_000) + frame(b"d" * 60_000))
         assert wire.cut is True

@@ -14,13 +14,13 @@ from corral.server.store.migrations import MIGRATIONS
 from corral.server.store.rows import Organisation, Sandbox, load_all
 
 
-def make_row(database: Database, **wishes: object) -> Sandbox:
+def make_row(database: Database, **options: object) -> Sandbox:
     if not load_all(Organisation, database):
         Organisation(id="o", name="team", created_at=1.0).save(database)
     given: dict[str, object] = {
         "id": "s", "organisation_id": "o", "name": "n", "user": "u", "env": {}, "labels": {}, "target": "t", "cpu": 1,
         "memory": 1, "disk": 1, "state": "started", "desired_state": "started", "auto_stop": 0, "auto_archive": 0,
-        "auto_delete": -1, **wishes,
+        "auto_delete": -1, **options,
     }  # fmt: skip
     return Sandbox(**given)  # type: ignore[arg-type]
 
@@ -130,11 +130,11 @@ def test_a_request_is_known_by_its_token_after_a_restart(tmp_path: Path) -> None
     row = make_row(database, request_token="t")
     Sandboxes(database, MemoryBackend()).add(row)
     sandboxes = Sandboxes(database, MemoryBackend())
-    known = sandboxes.made_by("t", organisation_id="o")
+    known = sandboxes.created_by("t", organisation_id="o")
     assert known is not None
     assert known.row == row
-    assert sandboxes.made_by("t", organisation_id="another") is None
-    assert sandboxes.made_by("", organisation_id="o") is None
+    assert sandboxes.created_by("t", organisation_id="another") is None
+    assert sandboxes.created_by("", organisation_id="o") is None
     sandboxes.remove(known)
-    assert sandboxes.made_by("t", organisation_id="o") is None
+    assert sandboxes.created_by("t", organisation_id="o") is None
     database.close()

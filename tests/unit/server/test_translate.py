@@ -21,7 +21,7 @@ def test_every_error_has_a_place() -> None:
 
 
 def test_a_class_stands_before_its_parents() -> None:
-    kinds = [kind for kind, _, _ in TABLE]
+    kinds = [kind for kind, *_ in TABLE]
     for index, kind in enumerate(kinds):
         assert not any(issubclass(kind, earlier) for earlier in kinds[:index]), kind
 

@@ -9,11 +9,10 @@ from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Derived, Sandbox, derive, derive_init
 
 
-class CorralSandbox(Derived):
+class CorralSandbox(Derived[AsyncCorralSandbox]):
     """The protocol for plain code; see `AsyncCorralSandbox`. The sandbox exists from the call on."""
 
     kind: ClassVar[type[AsyncCorralSandbox]] = AsyncCorralSandbox
-    _target: AsyncCorralSandbox
 
     @derive_init(AsyncCorralSandbox)
     def __init__(self, target: AsyncCorralSandbox) -> None:

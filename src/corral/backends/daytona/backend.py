@@ -8,9 +8,9 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from corral.backends.daytona import detached, life
 from corral.backends.daytona.address import Address
@@ -25,12 +25,12 @@ from corral.concurrency.tokens import TokenBook
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
 from corral.image import Image
-from corral.protocol import Command, OnEvent
-from corral.results import Capabilities, SandboxInfo
+from corral.protocol import Command, DetachedOptions, OnEvent
+from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import HOME, Resources, Spec
 
-POWERS = frozenset({"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"})
+POWERS = DERIVED_POWERS | {"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"}
 _SHORT_SECONDS = 10.0
 
 log = logging.getLogger("corral.daytona")
@@ -351,12 +351,9 @@ class DaytonaBackend(KeepingBackend):
         with mapped(sandbox_id=box.id, op="delete"):
             await asyncio.wrap_future(Remote(self._client, box.id, box).end())
 
-    async def start_detached(
-        self, sandbox_id: str, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None,
-        user: str | None = None, timeout: float | None = None,
-    ) -> int:  # fmt: skip
+    async def start_detached(self, sandbox_id: str, command: Command, **options: Unpack[DetachedOptions]) -> int:
         remote, spec = await self._reach(sandbox_id)
-        return await detached.start(remote, spec, command, cwd=cwd, env=env or {}, user=user, timeout=timeout)
+        return await detached.start(remote, spec, command, **options)
 
     async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
         remote, _ = await self._reach(sandbox_id)

@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import re
 import shlex
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from corral.backends.daytona.remote import Remote
 from corral.base.command import show_command
 from corral.errors import CapabilityError, SandboxGoneError
 from corral.paths import inside
-from corral.protocol import Command
+from corral.protocol import Command, DetachedOptions
 from corral.sessions.detached import DetachedProgram, choose
 from corral.spec import USER, Spec, check_argv, check_env
 
@@ -30,11 +30,9 @@ class _Found(DetachedProgram):
     command_id: str | None = field(kw_only=True)
 
 
-async def start(
-    remote: Remote, spec: Spec, command: Command, *, cwd: str | None, env: Mapping[str, str], user: str | None,
-    timeout: float | None,
-) -> int:  # fmt: skip
-    """As `Backend` says."""
+async def start(remote: Remote, spec: Spec, command: Command, **options: Unpack[DetachedOptions]) -> int:
+    """Start a program; returns its number."""
+    cwd, env, user, timeout = options.get("cwd"), options.get("env") or {}, options.get("user"), options.get("timeout")
     if user not in (None, USER, "1000"):
         raise CapabilityError(f"user={user!r}: the service runs every program as the same user", op="exec")
     argv = check_argv(command)

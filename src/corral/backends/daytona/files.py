@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
-from corral.base.exchange import measured
-from corral.base.requestfiles import Message
+from corral.base.exchange import Known, measured
+from corral.base.files import WriteRequest
+from corral.base.requestfiles import describe_write
 from corral.base.taskfiles import Spawn, TaskFiles, frame
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
-from corral.paths import FollowedPath, describe
+from corral.paths import FollowedPath
 
 T = TypeVar("T")
 
@@ -35,10 +36,10 @@ class DaytonaFiles(TaskFiles):
 
     # Reading.
 
-    def _has_better_way(self, target: str, size: int) -> bool:
-        return size > LARGE_BYTES and _may_transfer(target)
+    def _read_large(self, target: str, size: int) -> AsyncIterator[bytes] | None:
+        return self._fetch(target, size) if size > LARGE_BYTES and _may_transfer(target) else None
 
-    async def _read_large(self, target: str, size: int) -> AsyncIterator[bytes]:
+    async def _fetch(self, target: str, size: int) -> AsyncIterator[bytes]:
         async def begin(box: Any) -> AsyncIterator[bytes]:
             return aiter(await box.fs.download_file_stream(target, 0))
 
@@ -53,14 +54,22 @@ class DaytonaFiles(TaskFiles):
 
     # Writing.
 
-    async def _write_large(self, target: str, message: Message, content: AsyncIterable[bytes]) -> int:
+    async def _write(self, request: WriteRequest, data: bytes) -> None:
+        large = len(data) > LARGE_BYTES
+        await (self._write_stream if large else super()._write_stream)(request, Known(data))
+
+    async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
+        target = request.path
+        if request.append or not _may_transfer(target):
+            return await super()._write_stream(request, content)
         counted, source = measured(content), asyncio.get_running_loop().create_future()
-        message = {key: value for key, value in message.items() if key not in ("append", "links")}
+        message = describe_write(request)
+        del message["append"], message["links"]
         async with self._task({"op": "stage", **message}, frame(_when(source)), path=target) as run:
             place = str((await run.line())["place"])
             if _PLAIN_PATH.fullmatch(place):
                 try:
-                    await self._send(place, counted, path=target)
+                    await self._upload(place, counted, path=target)
                 except CorralError:
                     if counted.error is not None:
                         raise counted.error from None
@@ -69,9 +78,9 @@ class DaytonaFiles(TaskFiles):
                 await run.line()
                 await run.end()
                 return counted.total
-        return await self._write(target, {**message, **describe(target)}, content)
+        return await super()._write_stream(request, content)
 
-    async def _send(self, place: str, content: AsyncIterable[bytes], *, path: str) -> None:
+    async def _upload(self, place: str, content: AsyncIterable[bytes], *, path: str) -> None:
         source = _Lent(content)
 
         async def send(box: Any) -> None:

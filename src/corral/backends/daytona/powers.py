@@ -8,9 +8,9 @@ import contextlib
 import math
 import secrets
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from corral.backends.daytona import life
 from corral.backends.daytona.client import Client
@@ -29,7 +29,7 @@ from corral.errors import (
 )
 from corral.protocol import Backend
 from corral.results import SnapshotInfo
-from corral.spec import Resources, Spec, as_another, check_name
+from corral.spec import LimitOptions, Resources, Spec, as_another, check_name, given_limits
 
 if TYPE_CHECKING:
     from corral.backends.daytona.sandbox import DaytonaSandbox
@@ -44,14 +44,14 @@ def whole(value: float, unit: float = 1.0) -> int:
     return max(1, math.ceil(value / unit))
 
 
-async def change_limits(remote: Remote, resources: Resources, given: dict[str, float | None]) -> None:
-    """Raises: SpecError for what the service refuses."""
+async def change_limits(remote: Remote, resources: Resources, given: Container[str]) -> None:
+    """Change the given limits, rounded up: the service counts in whole processors and GiB. Raises: SpecError."""
     from daytona import Resources as SdkResources
 
     wanted = {
-        "cpu": whole(resources.cpus) if given["cpus"] is not None else None,
-        "memory": whole(resources.memory, GIB) if given["memory_bytes"] is not None else None,
-        "disk": whole(resources.disk, GIB) if given["disk_bytes"] is not None else None,
+        "cpu": whole(resources.cpus) if "cpus" in given else None,
+        "memory": whole(resources.memory, GIB) if "memory_bytes" in given else None,
+        "disk": whole(resources.disk, GIB) if "disk_bytes" in given else None,
     }
     box = await remote.look("resize")
     now = {"cpu": box.cpu, "memory": box.memory, "disk": box.disk}
@@ -195,23 +195,14 @@ class KeepingBackend(Backend):
             hint=f"create a new sandbox from the snapshot: Spec(snapshot={snapshot_id!r})",
         )
 
-    async def resize(
-        self,
-        sandbox_id: str,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        if processes is not None:
+    async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
+        given = given_limits(limits)
+        if "processes" in given:
             raise CapabilityError(
                 "the service has no limit on processes", sandbox_id=sandbox_id, op="resize", hint="leave it out"
             )
         box = await self.find(sandbox_id, "resize")
-        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes}
-        resources = replace(Resources(), **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-        await change_limits(Remote(self._client, box.id, box), resources, dict(given))
+        await change_limits(Remote(self._client, box.id, box), Resources(**given), given)
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:
         # Those of everybody's, which the service brings along, are left out.

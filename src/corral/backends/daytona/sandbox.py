@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Awaitable
 from dataclasses import replace
+from typing import Unpack
 
 from corral.backends.daytona import life
 from corral.backends.daytona.files import DaytonaFiles
@@ -34,7 +35,7 @@ from corral.errors import (
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
-from corral.spec import USER, Resources, Spec, check_name, check_timeout
+from corral.spec import USER, LimitOptions, Resources, Spec, check_name, check_timeout, given_limits
 
 NAME = "daytona"
 
@@ -332,17 +333,9 @@ class DaytonaSandbox(SandboxPrimitives):
     def standing(self) -> SandboxState:
         return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        # The service counts in whole processors and GiB: what is asked for is rounded up.
-        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
-        resources = replace(self.spec.resources, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-        if any(value is not None for value in (cpus, memory_bytes, disk_bytes)):
+    async def resize(self, **limits: Unpack[LimitOptions]) -> None:
+        given = given_limits(limits)
+        resources = replace(self.spec.resources, **given)
+        if given.keys() - {"processes"}:
             await change_limits(self._remote, resources, given)
         self.spec = replace(self.spec, resources=resources)

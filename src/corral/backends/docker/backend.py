@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from aiodocker.exceptions import DockerError
 
@@ -42,7 +43,7 @@ from corral.concurrency.tokens import TokenBook
 from corral.errors import BackendUnavailableError, SandboxStoppedError
 from corral.protocol import Backend, OnEvent
 from corral.results import Capabilities, SandboxInfo, SnapshotInfo
-from corral.spec import Spec, as_another, check_name
+from corral.spec import LimitOptions, Spec, as_another, check_name
 
 _IDENTIFY = 'id -u; id -g; id -un 2>/dev/null || id -u; python3 -I -S -c "$1" >/dev/null 2>&1 && echo agent; exit 0'
 _STALE_SECONDS = 600.0
@@ -369,23 +370,14 @@ class DockerBackend(Backend):
         with mapped(op="snapshot", host=self.settings.host):
             return await self._io.arun(self._keeping.find_snapshot(wanted))
 
-    async def resize(
-        self,
-        sandbox_id: str,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
+    async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
         info = await self._find_stopped(sandbox_id)
         if info is None:
             sandbox = await self._adopted(sandbox_id)
-            await sandbox.resize(cpus=cpus, memory_bytes=memory_bytes, disk_bytes=disk_bytes, processes=processes)
+            await sandbox.resize(**limits)
             return
         spec = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
-        limits = resized(spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=info.sandbox_id)
-        changed = replace(spec, resources=limits)
+        changed = replace(spec, resources=resized(spec.resources, limits, sandbox_id=info.sandbox_id))
         await self._io.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, changed))
 
     async def list_snapshots(self) -> Sequence[SnapshotInfo]:

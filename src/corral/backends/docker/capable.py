@@ -6,12 +6,10 @@ from typing import Any
 
 from corral.backends.docker.settings import Settings
 from corral.errors import CapabilityError
-from corral.results import Capabilities
+from corral.results import DERIVED_POWERS, Capabilities
 from corral.spec import Resources, Spec
 
-POWERS = frozenset(
-    {"detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize", "sessions", "interpreter"}
-)
+POWERS = DERIVED_POWERS | {"detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize"}
 
 
 def refuse_what_is_missing(spec: Spec) -> None:

@@ -16,7 +16,7 @@ from corral.backends.docker.engine_api import Duplex
 from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_who
 from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
 from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
-from corral.base.process import AsyncProcess, Ending, as_bytes
+from corral.base.process import AsyncProcess, Ending
 from corral.errors import (
     BackendUnavailableError,
     CorralError,
@@ -44,15 +44,13 @@ class DockerProcess(AsyncProcess):
     """A program of a container. It runs in the loop of the I/O thread; callers may be in any loop."""
 
     def __init__(self, sandbox: DockerSandbox, request: SpawnRequest) -> None:
-        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
+        super().__init__(request, sandbox_id=sandbox.id)
         self._sandbox = sandbox
         self._io = sandbox.io
-        self._request = request
         self._exec_id = ""
         self._opened: Duplex | None = None
         self._abandoned = False
         self.token = secrets.token_hex(12)
-        self._pid = 0
         self._head = b""
         self._begun = time.monotonic()
         self._takes_input = request.stdin or request.pty
@@ -62,10 +60,6 @@ class DockerProcess(AsyncProcess):
         self._reason: EndReason | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing = asyncio.Lock()
-
-    @property
-    def pid(self) -> int:
-        return self._pid
 
     @property
     def user(self) -> str:
@@ -292,22 +286,19 @@ class DockerProcess(AsyncProcess):
 
     # For callers in any loop.
 
-    async def write(self, data: bytes | str) -> None:
-        content = as_bytes(data)
-        if not self._takes_input or self.ended:
-            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox.id, op="write")
-        await self._io.arun(self._write(content))
+    async def _write(self, data: bytes) -> bool:
+        return self._takes_input and not self.ended and await self._io.arun(self._write_all(data))
 
-    async def _write(self, content: bytes) -> None:
+    async def _write_all(self, data: bytes) -> bool:
         async with self._writing:
             if not self._takes_input or self.ended:
-                raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox.id, op="write")
+                return False
             try:
-                for offset in range(0, len(content), 65536):
-                    await self._stream.write_in(content[offset : offset + 65536])
-            except (*_BROKEN, AssertionError) as error:
-                text = "the program's stdin is closed"
-                raise ExecError(text, sandbox_id=self._sandbox.id, op="write") from error
+                for offset in range(0, len(data), 65536):
+                    await self._stream.write_in(data[offset : offset + 65536])
+            except (*_BROKEN, AssertionError):
+                return False
+        return True
 
     async def close_stdin(self) -> None:
         if self.ended or not self._takes_input:
@@ -323,15 +314,10 @@ class DockerProcess(AsyncProcess):
             with contextlib.suppress(*_BROKEN):
                 await self._stream.end_input()
 
-    async def signal(self, number: int) -> None:
-        if not 1 <= int(number) < signals.NSIG:
-            raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox.id, op="signal")
-        if not self.ended:
-            await self._io.arun(self._sandbox.send_signal(self, int(number)))
+    async def _signal(self, number: int) -> None:
+        await self._io.arun(self._sandbox.send_signal(self, number))
 
-    async def resize(self, *, rows: int, columns: int) -> None:
-        if not self._request.pty or self.ended:
-            raise ExecError("the program has no terminal", sandbox_id=self._sandbox.id, op="resize")
+    async def _resize(self, *, rows: int, columns: int) -> None:
         await self._io.arun(self._sandbox.api.resize_exec(self._exec_id, rows=rows, columns=columns))
 
     def end_tree(self, reason: EndReason) -> None:

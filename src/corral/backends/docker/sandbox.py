@@ -9,8 +9,9 @@ import logging
 import os
 import signal as signals
 import time
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
 
 from aiodocker.exceptions import DockerError
 
@@ -37,7 +38,7 @@ from corral.errors import CapabilityError, CorralError, ExecError, SandboxPaused
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
-from corral.spec import Lifetime, Resources, Spec, as_another, check_name
+from corral.spec import Lifetime, LimitOptions, Resources, Spec, as_another, check_name, given_limits
 
 NAME = "docker"
 _END_SECONDS = 6.0
@@ -453,59 +454,42 @@ class DockerSandbox(SandboxPrimitives):
 
     async def pause(self) -> None:
         self._check()
-        await self.io.arun(self._pause())
-
-    async def _pause(self) -> None:
-        with mapped(op="pause", sandbox_id=self.id):
-            await self.api.pause(self.container)
+        await self._ask(lambda api: api.pause(self.container), op="pause")
         self.body.is_paused = True
 
     async def resume(self) -> None:
         self._check()
-        await self.io.arun(self._resume())
-
-    async def _resume(self) -> None:
-        with mapped(op="resume", sandbox_id=self.id):
-            await self.api.unpause(self.container)
+        await self._ask(lambda api: api.unpause(self.container), op="resume")
         self.body.is_paused = False
 
     @property
     def standing(self) -> SandboxState:
         return "stopped" if self.body.is_stopped else "paused" if self.body.is_paused else "running"
 
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
+    async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         self._check()
-        resources = resized(self.spec.resources, cpus, memory_bytes, disk_bytes, processes, sandbox_id=self.id)
+        resources = resized(self.spec.resources, limits, sandbox_id=self.id)
         if resources != self.spec.resources:
-            with mapped(op="resize", sandbox_id=self.id):
-                await self.io.arun(self._resize(resources))
+            update = make_limits(resources, self._links.settings)
+            await self._ask(lambda api: api.update(self.container, update), op="resize")
             self.spec = replace(self.spec, resources=resources)
 
-    async def _resize(self, resources: Resources) -> None:
-        await self.api.update(self.container, make_limits(resources, self._links.settings))
+    async def _ask(self, work: Callable[[EngineApi], Coroutine[Any, Any, None]], *, op: str) -> None:
+        """Ask the daemon something, from any event loop."""
+
+        async def ask() -> None:
+            await work(self.api)
+
+        with mapped(op=op, sandbox_id=self.id):
+            await self.io.arun(ask())
 
 
-def resized(
-    resources: Resources, cpus: float | None, memory_bytes: int | None, disk_bytes: int | None, processes: int | None,
-    *, sandbox_id: str,
-) -> Resources:  # fmt: skip
+def resized(resources: Resources, limits: LimitOptions, *, sandbox_id: str) -> Resources:
     """The new limits. Raises: SpecError; CapabilityError for the disk, whose size is fixed when it is created."""
-    if disk_bytes is not None:
+    if limits.get("disk_bytes") is not None:
         raise CapabilityError("Docker can't resize a disk", sandbox_id=sandbox_id, op="resize")
     try:
-        return replace(
-            resources,
-            cpus=resources.cpus if cpus is None else cpus,
-            memory_bytes=resources.memory_bytes if memory_bytes is None else memory_bytes,
-            processes=resources.processes if processes is None else processes,
-        )
+        return replace(resources, **given_limits(limits))
     except SpecError as error:
         error.sandbox_id = sandbox_id
         raise

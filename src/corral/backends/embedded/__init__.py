@@ -1,4 +1,4 @@
-"""The embedded backend: sandboxes made by Corral's own engine on this machine."""
+"""The embedded backend: sandboxes of Corral's own engine on this machine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["EmbeddedBackend", "open_backend"]
 
 
 def open_backend() -> EmbeddedBackend:
-    """For the registry: one that keeps its data in the default folder.
+    """For the registry: a backend with the default data folder.
 
     Raises:
         BackendUnavailableError: this is not Linux.
     """
     if sys.platform != "linux":
-        # Before anything of the engine is imported: its modules need Linux to be loaded at all.
+        # Before anything of the engine is imported: its modules can only be loaded on Linux.
         raise BackendUnavailableError(
             f"the embedded engine needs Linux, and this is {sys.platform}",
             op="create",

@@ -1,17 +1,19 @@
-"""Makes, finds and ends embedded sandboxes."""
+"""`EmbeddedBackend`: creates, finds and deletes embedded sandboxes."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import dataclasses
 import os
 import socket
 import threading
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from corral.backends.embedded import detached, keepers, packages, seam, settings
 from corral.backends.embedded.datafolder import open_data
@@ -27,16 +29,16 @@ from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, identi
 from corral.engine.client import check
 from corral.engine.recipe import Layer, Limits, Recipe, Tree
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
-from corral.protocol import Command, OnEvent
-from corral.results import Capabilities, SandboxInfo
+from corral.protocol import Command, DetachedOptions, OnEvent
+from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import Resources, Spec
 
 NAME = "embedded"
-POWERS = frozenset(
-    {"detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral"}
-    | {"snapshot", "fork", "stop", "pause", "resize"}
-)
+POWERS = DERIVED_POWERS | {
+    "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
+    "resize",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,6 @@ class EmbeddedBackend(StoppedSandboxes):
         return AsyncSandbox.around(await self.make(spec), on_event=on_event, event="created")
 
     async def make(self, spec: Spec) -> EmbeddedSandbox:
-        """As `create`, without a handle."""
         _refuse_what_is_missing(spec)
         self._clean_up_at_exit()
         return await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
@@ -120,7 +121,6 @@ class EmbeddedBackend(StoppedSandboxes):
         return AsyncSandbox.around(await self.adopt(sandbox_id))
 
     async def adopt(self, sandbox_id: str) -> EmbeddedSandbox:
-        """As `connect`, without a handle."""
         sandbox = await keepers.connect(self.data_folder, sandbox_id)
         sandbox.maker = self.make
         return sandbox
@@ -140,17 +140,9 @@ class EmbeddedBackend(StoppedSandboxes):
             await sandbox.kill()
             await sandbox.aclose()
 
-    async def start_detached(
-        self, sandbox_id: str, command: Command, *, cwd: str | None = None, env: Mapping[str, str] | None = None,
-        user: str | None = None, timeout: float | None = None,
-    ) -> int:  # fmt: skip
-        box = await self.connect(sandbox_id)
-        try:
-            return await detached.start(
-                box, self.data_folder, command, cwd=cwd, env=env or {}, user=user, timeout=timeout
-            )
-        finally:
-            await box.aclose()
+    async def start_detached(self, sandbox_id: str, command: Command, **options: Unpack[DetachedOptions]) -> int:
+        async with contextlib.aclosing(await self.connect(sandbox_id)) as box:
+            return await detached.start(box, self.data_folder, command, **options)
 
     async def list_detached(self, sandbox_id: str) -> Sequence[DetachedProgram]:
         return await asyncio.to_thread(detached.list_all, self.data_folder, sandbox_id)
@@ -162,32 +154,27 @@ class EmbeddedBackend(StoppedSandboxes):
         hello = await self._ask_launcher(op="capabilities")
         limited = set(hello["limited"])
         root = bool(hello["root"])
-        notes = []
-        if not root:
-            notes.append("one user id: /usr can't be changed inside, and user='root' is not there")
-        if "memory" not in limited:
-            notes.append(
-                "memory is added up ten times a second: mapped pages and page tables, not pipes or unmapped files"
-            )
-        if "cpu" not in limited:
-            notes.append("processors are not limited: cpus= is refused, and the usual two are not kept")
-        if not hello["hard_disk"]:
-            notes.append("disk is measured now and then, deleted files left out; ephemeral=True makes it hard")
-        notes.append("file locks are counted four times a second; more than 4,096 end the programs of a sandbox")
-        shares = set()
-        if not root:
-            shares.add("user")
-            notes.append(
-                "one user id: pipes, descriptors in flight and inotify instances are taken from yours, each sandbox's "
-                "part of them bounded"
-            )
-        if not hello["own_devices"]:
-            shares.add("devices")
-            notes.append("/dev has shared with the host: programs inside can see when others open them, and lock them")
-        if not hello["uid_locks"]:
-            notes.append("no folder for locks in /run or /var/lib: any local user can take the ranges of user ids")
-        if hello["trees"] != "cgroup":
-            notes.append("pause stops processes by SIGSTOP: their parents can see it")
+        notes = {
+            "one user id: /usr can't be changed inside, and user='root' is not there": not root,
+            "memory is added up ten times a second: mapped pages and page tables, not pipes or unmapped files": (
+                "memory" not in limited
+            ),
+            "processors are not limited: cpus= is refused, and the usual two are not kept": "cpu" not in limited,
+            "disk is measured now and then, deleted files left out; ephemeral=True makes it hard": (
+                not hello["hard_disk"]
+            ),
+            "file locks are counted four times a second; more than 4,096 end the programs of a sandbox": True,
+            "one user id: pipes, descriptors in flight and inotify instances are taken from yours, each sandbox's "
+            "part of them bounded": not root,
+            "/dev has shared with the host: programs inside can see when others open them, and lock them": (
+                not hello["own_devices"]
+            ),
+            "no folder for locks in /run or /var/lib: any local user can take the ranges of user ids": (
+                not hello["uid_locks"]
+            ),
+            "pause stops processes by SIGSTOP: their parents can see it": hello["trees"] != "cgroup",
+        }
+        shares = {"user": not root, "devices": not hello["own_devices"]}
         return Capabilities(
             isolation="namespaces" if root else "namespaces, rootless",
             memory="hard" if "memory" in limited else "soft",
@@ -195,9 +182,9 @@ class EmbeddedBackend(StoppedSandboxes):
             cpu="hard" if "cpu" in limited else "none",
             disk="hard" if hello["hard_disk"] else "soft",
             powers=POWERS if root else POWERS - {"users"},
-            notes=tuple(notes),
+            notes=tuple(text for text, applies in notes.items() if applies),
             locks="soft",
-            shares=frozenset(shares),
+            shares=frozenset(name for name, applies in shares.items() if applies),
         )
 
     async def aclose(self) -> None:
@@ -206,7 +193,6 @@ class EmbeddedBackend(StoppedSandboxes):
     # Parts.
 
     async def refuse_unkept(self, resources: Resources, *, op: str) -> None:
-        """Raises: CapabilityError for a limit that was given by name and can't be kept here, not even softly."""
         if "cpus" not in resources.asked:
             return
         hello = await self._ask_launcher(op=op)
@@ -245,10 +231,7 @@ class EmbeddedBackend(StoppedSandboxes):
         return Ground(trees, files, tools.env)
 
     async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]:
-        """The lowers of a stopped sandbox's trees where those that it was made on are gone, or are not trusted.
-
-        Which trees there are does not change, since what it wrote lies by their numbers. Raises: as `create`.
-        """
+        # The trees themselves do not change, since what the sandbox wrote is stored by their numbers.
         mine = f"{self.data_folder}/"
         if None not in self.identify(trees):
             return {}
@@ -284,7 +267,7 @@ class EmbeddedBackend(StoppedSandboxes):
         return tools, extra
 
     async def _build_base(self, description: BaseDescription) -> tuple[Tree, ...]:
-        """Looking at the host takes longer than making a sandbox: once per description is enough."""
+        """The trees of a base. Examining the host takes longer than creating a sandbox, so they are kept."""
         key = repr(description)
         trees = self._bases.get(key)
         if trees is None or identify(trees[0].lowers[0]) is None:
@@ -294,17 +277,10 @@ class EmbeddedBackend(StoppedSandboxes):
         return trees
 
     def make_recipe(self, spec: Spec, sandbox_id: str, ground: Ground, *, layers: tuple[Layer, ...] = ()) -> Recipe:
-        """What the engine is asked to make."""
+        """The request to the engine."""
         resources = spec.resources
-        limits = Limits(
-            memory_bytes=resources.memory,
-            processes=resources.processes,
-            cpus=resources.cpus,
-            disk_bytes=resources.disk,
-            inodes=resources.inodes,
-            open_files=resources.open_files,
-            shared_memory_bytes=max(1 << 20, min(resources.memory // 2, 64 << 20)),
-        )
+        shared_memory_bytes = max(1 << 20, min(resources.memory // 2, 64 << 20))
+        limits = Limits(**dataclasses.asdict(resources), shared_memory_bytes=shared_memory_bytes)
         return Recipe(
             sandbox_id=sandbox_id,
             folder=str(self.data_folder / "sandboxes" / sandbox_id),

@@ -1,4 +1,4 @@
-"""The data folder as the backend uses it: looked at before anything in it is believed, made or removed."""
+"""The data folder as the backend uses it: checked before anything in it is read, created or removed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from corral.engine.state import DataFolder
 
 
 def open_data(path: Path, *, op: str) -> DataFolder:
-    """A data folder that may not be there yet.
+    """A data folder, which need not exist yet.
 
     Raises:
-        BackendUnavailableError: another user could reach into it; the hint says what to do.
+        BackendUnavailableError: another user could change it; the hint says what to do.
     """
     with mapped(op=op):
         datafolder.secure(path, make=False)
@@ -21,6 +21,6 @@ def open_data(path: Path, *, op: str) -> DataFolder:
 
 
 def make_part(path: Path, name: str, *, op: str) -> Path:
-    """One of the folders in a data folder, made if it is missing. Raises: as `open_data`."""
+    """One of the folders in a data folder, created if it is missing. Raises: as `open_data`."""
     with mapped(op=op):
         return datafolder.make_part(path, name)

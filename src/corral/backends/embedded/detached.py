@@ -1,6 +1,6 @@
 """Detached programs of a sandbox: its keeper records them, and we read the records from its folder.
 
-They can be read without the keeper, so also when the sandbox is stopped. A record of ours is told by its first note.
+They can be read without the keeper, so also when the sandbox is stopped. The first note marks their records.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Unpack
 
 from corral.backends.embedded import keepers
 from corral.base.command import show_command
@@ -18,14 +19,14 @@ from corral.client.sandbox import AsyncSandbox
 from corral.engine.recordfile import RecordReader
 from corral.engine.state import is_held
 from corral.errors import NameTakenError, NotRecordedError
-from corral.protocol import Command
+from corral.protocol import Command, DetachedOptions
 from corral.sessions.detached import DetachedProgram, choose
 
 MAX_PROGRAMS = 900
-"""Then the one that was started first among those that have ended is forgotten. A keeper has 1,000 records in all."""
+"""Beyond this, the oldest ended program is forgotten. A keeper has 1,000 records in all."""
 _MARK = b"corral-detached "
 _WORDS, _WORD_LENGTH = 100, 500
-"""So much of a command is noted, to be listed."""
+"""How much of a command is kept for lists."""
 _NOTES_BYTES = 256 * 1024
 _LOOK_SECONDS = 0.1
 
@@ -37,11 +38,8 @@ class _Found(DetachedProgram):
     path: Path = field(kw_only=True)
 
 
-async def start(
-    box: AsyncSandbox, data_folder: Path, command: Command, *, cwd: str | None, env: Mapping[str, str],
-    user: str | None, timeout: float | None,
-) -> int:  # fmt: skip
-    """As `Backend` says."""
+async def start(box: AsyncSandbox, data_folder: Path, command: Command, **options: Unpack[DetachedOptions]) -> int:
+    """Start a program; returns its number."""
     programs = list_all(data_folder, box.id)
     number = max([0, *(program.number for program in programs)]) + 1
     ended = [program for program in programs if not program.running]
@@ -53,9 +51,8 @@ async def start(
     while True:
         about = json.dumps({"number": number, "argv": words})
         try:
-            recorded = await box.start_recorded(
-                command, name=_name(number), cwd=cwd, env=env, user=user, timeout=timeout, note=_MARK + about.encode()
-            )
+            note = _MARK + about.encode()
+            recorded = await box.start_recorded(command, name=_name(number), note=note, **options)
         except NameTakenError:
             number += 1  # another client started one in the same moment
         else:
@@ -64,7 +61,7 @@ async def start(
 
 
 def list_all(data_folder: Path, wanted: str) -> list[_Found]:
-    """As `Backend` says."""
+    """Running and ended programs, oldest first. Raises: SandboxGoneError."""
     folder = keepers.find(data_folder, wanted).folder
     lives = is_held(folder)
     paths = [*folder.glob("records/*"), *folder.glob("logs/*.json")]
@@ -73,7 +70,7 @@ def list_all(data_folder: Path, wanted: str) -> list[_Found]:
 
 
 async def follow_one(data_folder: Path, wanted: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-    """As `Backend` says."""
+    """The output of one program; with `follow`, until it ends. Raises: SandboxGoneError."""
     path = choose(await asyncio.to_thread(list_all, data_folder, wanted), wanted, number).path
     with contextlib.closing(_OldLog(path) if path.suffix else _Record(path)) as reader:
         while True:
@@ -90,7 +87,7 @@ def _name(number: int) -> str:
 
 
 def _look(path: Path, *, lives: bool) -> _Found | None:
-    """What a record or an old log says; None if it is deleted, or the record of something else."""
+    """The program of a record or an old log; None if it is deleted, or the record of something else."""
     if path.suffix:
         return _look_at_old_log(path, lives=lives)
     notes = RecordReader(path, 0).notes(_NOTES_BYTES)
@@ -107,13 +104,13 @@ def _found(
 ) -> _Found:
     size = 0
     for file in files:
-        with contextlib.suppress(FileNotFoundError):  # the oldest part is dropped in this moment
+        with contextlib.suppress(FileNotFoundError):  # the oldest part was just dropped
             size += file.stat().st_size
     return _Found(number, show_command(argv), running, exit_code, tuple(argv), size, path=path)
 
 
 class _Record:
-    """Reads the output in a record, as far as it is there."""
+    """Reads the output in a record."""
 
     def __init__(self, path: Path) -> None:
         self._reader = RecordReader(path, 0)
@@ -145,7 +142,7 @@ def _log_files(path: Path) -> tuple[Path, Path]:
 
 
 class _OldLog:
-    """Reads such a log. Of one that is written to fast, a part may be missed when it goes on in a new file."""
+    """Reads such a log. If it grows fast, a part may be missed when it continues in a new file."""
 
     def __init__(self, path: Path) -> None:
         self._before, self._log = _log_files(path)

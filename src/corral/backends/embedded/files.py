@@ -24,14 +24,8 @@ from corral.backends.embedded import seam
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.writerthread import WriterThread
 from corral.base.filereports import file_error
-from corral.base.files import (
-    CHUNK_BYTES,
-    DEFAULT_READ_LIMIT_BYTES,
-    check_content,
-    spool,
-    stream_descriptor,
-)
-from corral.base.requestfiles import RequestFiles
+from corral.base.files import CHUNK_BYTES, DEFAULT_READ_LIMIT_BYTES, WriteRequest, stream_descriptor
+from corral.base.requestfiles import RequestFiles, describe_write
 from corral.concurrency.waiting import wait_for
 from corral.engine import wire
 from corral.engine.errors import GoneError
@@ -43,14 +37,14 @@ from corral.results import WatchEvent
 
 _SEARCH_SECONDS = 300
 _ANSWER_SECONDS = 300
-"""No single file takes that long; an agent that is silent for so long has been tampered with."""
+"""No single file takes that long: an agent that is silent for so long has been tampered with."""
 _REPEATABLE = frozenset(("stat", "open"))
 _ATTEMPTS = 3
 _PUBLIC_NAMES: dict[str, str] = {"open": "read", "write_stream": "write"}
 
 
 class AgentClient:
-    """The way to the agent of one sandbox, from any thread and event loop. It is started when it is first needed."""
+    """The connection to the file agent of one sandbox, for any thread and event loop. Started when first needed."""
 
     def __init__(
         self,
@@ -69,12 +63,12 @@ class AgentClient:
         self._opening: Future[None] | None = None
 
     def close(self) -> None:
-        """Let go of the agent."""
+        """Close the connection; the next request starts another agent."""
         if self._agent is not None:
             self._forget(self._agent)
 
     async def _find_agent(self) -> socket.socket:
-        """The agent; started by the first who needs it, in whatever thread and event loop, and the others wait."""
+        """The agent. The first caller starts it, in any thread and event loop; the others wait."""
         while True:
             with self._lock:
                 if self._agent is not None:
@@ -93,7 +87,7 @@ class AgentClient:
             finally:
                 with self._lock:
                     self._opening = None
-                mine.set_result(None)  # if it failed, another one tries
+                mine.set_result(None)  # if it failed, one of those that wait tries
 
     async def _request(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
         self._ensure_open()
@@ -113,7 +107,7 @@ class AgentClient:
         agent.close()
 
     async def ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str) -> wire.Message:
-        """The one answer to a request. Raises: as `talking`, and what the agent refuses."""
+        """The answer to a request. Raises: as `talking`, and what the agent refuses."""
         answer, received = await self.ask_for_descriptors(message, descriptors, path=path)
         wire.close_all(received)
         return answer
@@ -121,7 +115,7 @@ class AgentClient:
     async def ask_for_descriptors(
         self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
     ) -> tuple[wire.Message, list[int]]:
-        """The one answer to a request that may be repeated if the agent is killed before it comes."""
+        """The same, with descriptors. Some requests are repeated if the agent is killed before it answers."""
         for attempt in range(_ATTEMPTS if message["op"] in _REPEATABLE else 1, 0, -1):
             try:
                 async with self.talking(message, descriptors, path=path) as sock:
@@ -141,11 +135,11 @@ class AgentClient:
     async def talking(
         self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
     ) -> AsyncIterator[socket.socket]:
-        """A request, and the socket of its answer. An agent that goes away is not the end of the sandbox.
+        """Send a request; gives the socket of its answer.
 
         Raises:
-            SandboxGoneError: the sandbox is no more.
-            SandboxFileInterruptedError: it lives, but whether the operation was done is not known.
+            SandboxGoneError: the sandbox has ended.
+            SandboxFileInterruptedError: only the agent has ended: the operation may or may not have been done.
         """
         operation = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
         with mapped(sandbox_id=self._sandbox_id, op=operation):
@@ -164,7 +158,7 @@ class AgentClient:
                 ) from error
 
     def check(self, answer: wire.Message, path: str, operation: str) -> wire.Message:
-        """An answer, unless it is a refusal, which is raised."""
+        """Returns the answer. Raises: its error, if it is a refusal."""
         if "error" in answer:
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op=operation)
         return answer
@@ -172,7 +166,7 @@ class AgentClient:
     async def batches(
         self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
     ) -> AsyncGenerator[tuple[list[Any], wire.Message | None], None]:
-        """An answer that comes in batches; with the last, which is empty, comes what is said at the end."""
+        """An answer in batches of items; the last batch is empty, and comes with the final message."""
         async with self.talking({"timeout": _SEARCH_SECONDS, **message}, descriptors, path=path) as sock:
             while True:
                 part, received = await seam.receive(sock)
@@ -181,45 +175,34 @@ class AgentClient:
                     yield [], self.check(part, path, message["op"])
                     return
                 yield part["items"], None
-                await asyncio.sleep(0)  # an agent that is faster than we are must not keep others from their turn
-
-
-_SPOOL_BYTES = 64 * 1024
+                await asyncio.sleep(0)  # a fast agent must not block this event loop
 
 
 class EmbeddedFiles(RequestFiles):
     """Files of an embedded sandbox."""
 
-    def __init__(
-        self,
-        *,
-        workdir: str,
-        sandbox_id: str,
-        open_agent: Callable[[], Awaitable[socket.socket]],
-        ping: Callable[[], Awaitable[None]],
-        ensure_open: Callable[[], None],
-        disk_bytes: Callable[[], int],
-    ) -> None:
-        super().__init__(workdir=workdir)
-        self._disk_bytes = disk_bytes
-        self._sandbox_id = sandbox_id
-        self._agent = AgentClient(sandbox_id=sandbox_id, open_agent=open_agent, ping=ping, ensure_open=ensure_open)
+    _spool_bytes = 64 * 1024  # a stream costs a fork of the agent, and a thread here
 
-    def close(self) -> None:
-        """Let go of the agent."""
-        self._agent.close()
+    def __init__(
+        self, agent: AgentClient, *, workdir: str, sandbox_id: str, guard: Callable[[], None],
+        disk_bytes: Callable[[], int],
+    ) -> None:  # fmt: skip
+        super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=guard)
+        self._disk_bytes = disk_bytes
+        self._agent = agent
+        self.close = agent.close
 
     # Reading and writing.
 
     async def read(self, path: PathLike, *, max_bytes: int = DEFAULT_READ_LIMIT_BYTES) -> bytes:
-        # A file that is too large, sparse or not, is refused before any of it is read.
+        # A file that is too large, perhaps sparse, is refused before any of it is read.
         target = self.at(path)
         info = await self.stat(target)
         if info.kind == "file" and info.size > max_bytes:
             self._refuse_size(target, max_bytes)
         return await super().read(target, max_bytes=max_bytes)
 
-    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         descriptor = await self._open(target)
         async with contextlib.aclosing(stream_descriptor(descriptor, chunk_bytes=chunk_bytes)) as stream:
@@ -227,7 +210,7 @@ class EmbeddedFiles(RequestFiles):
                 yield chunk
 
     async def _open(self, path: SandboxPath) -> int:
-        """An open descriptor, checked again on this side: a regular file, and nothing of /proc."""
+        """An open descriptor, checked again on this side: a regular file outside /proc."""
         answer, descriptors = await self._agent.ask_for_descriptors({"op": "open", **describe(path)}, path=path)
         if len(descriptors) != 1:
             wire.close_all(descriptors)
@@ -238,37 +221,17 @@ class EmbeddedFiles(RequestFiles):
             raise SandboxFileKindError(f"{path}: not a regular file", path=path, sandbox_id=self._sandbox_id, op="read")
         return descriptor
 
-    async def write(
-        self,
-        path: PathLike,
-        content: bytes | str | AsyncIterable[bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        exclusive: bool = False,
-        append: bool = False,
-    ) -> int:
-        target = self.at(path)
-        message: wire.Message = {**describe(target), "parents": parents, "exclusive": exclusive, "append": append}
-        if mode is not None:
-            message["mode"] = mode
-        data = content if isinstance(content, bytes) else check_content(content)
-        if not isinstance(data, bytes):
-            # A short stream is written as bytes are: a stream costs a fork of the agent, and a thread here.
-            data, rest = await spool(data, limit_bytes=_SPOOL_BYTES)
-            if rest is not None:
-                return await self._write_stream(target, message, rest)
+    async def _write(self, request: WriteRequest, data: bytes) -> None:
         carrier = wire.memory_file(data) if len(data) < CHUNK_BYTES else await asyncio.to_thread(wire.memory_file, data)
         try:
-            await self._agent.ask({"op": "write", **message}, (carrier,), path=target)
+            await self._agent.ask({"op": "write", **describe_write(request)}, (carrier,), path=request.path)
         finally:
             os.close(carrier)
-        return len(data)
 
-    async def _write_stream(self, path: SandboxPath, message: wire.Message, content: AsyncIterable[bytes]) -> int:
-        total = 0
-        # Closing the socket without a commit makes the agent throw the unfinished file away.
-        async with self._agent.talking({"op": "write_stream", **message}, path=path) as sock:
+    async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
+        path, total = request.path, 0
+        # Closing the socket without a commit makes the agent delete the unfinished file.
+        async with self._agent.talking({"op": "write_stream", **describe_write(request)}, path=path) as sock:
             opened, descriptors = await seam.receive(sock)
             if "opened" not in opened or len(descriptors) != 1:
                 wire.close_all(descriptors)
@@ -280,7 +243,7 @@ class EmbeddedFiles(RequestFiles):
                         await self._put(writer, piece, path)
                 except BaseException:
                     await self._tell(sock, {"commit": False})
-                    await asyncio.shield(seam.receive(sock))  # until what was written is gone again
+                    await asyncio.shield(seam.receive(sock))  # until the unfinished file is deleted
                     raise
             await self._tell(sock, {"commit": True})
             answer, descriptors = await seam.receive(sock)
@@ -360,7 +323,7 @@ class EmbeddedFiles(RequestFiles):
 
 @contextlib.contextmanager
 def closing_descriptors(*descriptors: int) -> Iterator[Callable[[int], None]]:
-    """Closes them at the end, but for those that were closed before with what it gives."""
+    """Closes the descriptors at the end, except those already closed with the function that it gives."""
     still_open = set(descriptors)
 
     def close(descriptor: int) -> None:
@@ -375,7 +338,7 @@ def closing_descriptors(*descriptors: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def _carried(payloads: Sequence[bytes]) -> Iterator[tuple[int, ...]]:
-    """Payloads as files in memory, whose descriptors go along with a message."""
+    """Payloads as files in memory, whose descriptors are sent with a message."""
     carriers = tuple(map(wire.memory_file, payloads))
     try:
         yield carriers

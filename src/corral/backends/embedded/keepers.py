@@ -1,4 +1,4 @@
-"""Detached sandboxes: finding them through the data folder, and holding them through their keepers."""
+"""Detached sandboxes: they are found in the data folder, and reached through their keepers."""
 
 from __future__ import annotations
 
@@ -10,54 +10,50 @@ import re
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.datafolder import open_data
-from corral.backends.embedded.sandbox import EmbeddedSandbox
+from corral.backends.embedded.sandbox import EmbeddedSandbox, stopped_error
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
 from corral.engine.client import ask, check, receive_within
 from corral.engine.errors import EngineError, GoneError
 from corral.engine.layers import LayerStore
 from corral.engine.state import SOCKET_NAME, DataFolder, is_held, read_state
-from corral.errors import SandboxGoneError, SandboxStoppedError, SpecError
+from corral.errors import SandboxGoneError, SpecError
 from corral.requirement import check_packages
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
 
 _KEEPER_SECONDS = 10.0
 _AT_ONCE = 100
-"""So many keepers are asked at the same time; each takes three descriptors meanwhile."""
+"""How many keepers are asked at the same time; each takes three descriptors meanwhile."""
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class KeeperGrip:
-    """A keeper holds the sandbox; we may ask it."""
+    """A keeper holds the sandbox."""
 
     owned = False
 
     def __init__(self, data_folder: Path, sandbox_id: str) -> None:
-        self._socket = _dial(data_folder, sandbox_id)
+        self.keeper = _dial(data_folder, sandbox_id)
 
     def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
-        return ask(self._socket, message, (), wait=wait)
+        return ask(self.keeper, message, (), wait=wait)
 
     async def ask(self, message: wire.Message) -> socket.socket:
-        return await seam.ask(self._socket, message)
-
-    def fileno(self) -> int:
-        """Of the socket to the keeper. It can be read from when the keeper has gone, and at no other time."""
-        return self._socket.fileno()
+        return await seam.ask(self.keeper, message)
 
     def close(self) -> None:
-        self._socket.close()
+        self.keeper.close()
 
 
 def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, env: Mapping[str, str]) -> dict[str, Any]:
-    """What a keeper records about a sandbox, for later clients."""
+    """What a keeper stores about a sandbox, for later clients."""
     checked = Spec(name=name) if name is not None else spec
     lifetime = Lifetime(seconds=lifetime_seconds if lifetime_seconds is not None else spec.lifetime.seconds)
     return {
@@ -76,20 +72,13 @@ def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, en
             "output_limit_bytes": spec.output_limit_bytes,
             "ephemeral": spec.ephemeral,
             "packages": list(spec.packages),
-            "resources": {
-                "cpus": spec.resources.cpus,
-                "memory_bytes": spec.resources.memory,
-                "disk_bytes": spec.resources.disk,
-                "processes": spec.resources.processes,
-                "inodes": spec.resources.inodes,
-                "open_files": spec.resources.open_files,
-            },
+            "resources": asdict(spec.resources),
         },
     }
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DetachedFolder:
     """A detached sandbox's folder and what its keeper wrote there."""
 
     sandbox_id: str
@@ -109,11 +98,11 @@ class Found:
 
     @property
     def is_there(self) -> bool:
-        """Whether it lives, or could."""
+        """True if the sandbox runs or is stopped, and is not just the remains of one."""
         return bool(self.state.get("stopped")) or is_held(self.folder)
 
 
-def find_all(data_folder: Path) -> list[Found]:
+def find_all(data_folder: Path) -> list[DetachedFolder]:
     """Every detached sandbox that has a folder, alive or not."""
     data = open_data(data_folder, op="list")
     if not data.sandboxes.is_dir():
@@ -127,20 +116,20 @@ def glance(data_folder: Path) -> frozenset[str]:
     return frozenset(data.ids()) if data.sandboxes.is_dir() else frozenset()
 
 
-def _look(data: DataFolder, sandbox_id: str) -> Found | None:
+def _look(data: DataFolder, sandbox_id: str) -> DetachedFolder | None:
     state = read_state(data.folder(sandbox_id))
     if state is None or not state.get("detached"):
         return None
-    return Found(sandbox_id, data.folder(sandbox_id), state)
+    return DetachedFolder(sandbox_id, data.folder(sandbox_id), state)
 
 
-def find(data_folder: Path, wanted: str, *, op: str = "connect") -> Found:
-    """By id, by name, or by an unmistakable beginning of an id.
+def find(data_folder: Path, wanted: str, *, op: str = "connect") -> DetachedFolder:
+    """Find a sandbox by id, by name, or by the unambiguous beginning of an id.
 
     Raises:
-        SandboxGoneError: none, or more than one.
+        SandboxGoneError: not found, or more than one found.
     """
-    if _ID.fullmatch(wanted):  # the common case: not every sandbox need be looked at
+    if _ID.fullmatch(wanted):  # the common case, without a look at every sandbox
         known = _look(open_data(data_folder, op=op), wanted)
         if known is not None and known.is_there:
             return known
@@ -179,16 +168,13 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
     """A detached sandbox by id, name, or the beginning of an id. Raises: as `Backend.connect`."""
     found = find(data_folder, wanted)
     if found.is_stopped:
-        raise _stopped(found.sandbox_id)
+        raise stopped_error(found.sandbox_id, "connect")
     grip: KeeperGrip | None = None
     try:
         with mapped(sandbox_id=found.sandbox_id, op="connect"):
             grip = KeeperGrip(data_folder, found.sandbox_id)
-            reply = await grip.ask({"op": "control"})
-            try:
+            with await grip.ask({"op": "control"}) as reply:
                 answer, descriptors = await seam.receive(reply)
-            finally:
-                reply.close()
             if len(descriptors) != 1:
                 wire.close_all(descriptors)
                 raise GoneError("no control socket")
@@ -197,7 +183,7 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
         if grip is not None:
             grip.close()
         if isinstance(error, SandboxGoneError) and (read_state(found.folder) or {}).get("stopped"):
-            raise _stopped(found.sandbox_id) from error  # another process is starting or stopping it
+            raise stopped_error(found.sandbox_id, "connect") from error  # another process is starting or stopping it
         raise
     info = found.state["info"]
     return EmbeddedSandbox(
@@ -211,13 +197,8 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
     )
 
 
-def _stopped(sandbox_id: str) -> SandboxStoppedError:
-    hint = "start it: `corral sandbox start`, or backend.start(id)"
-    return SandboxStoppedError("the sandbox is stopped", sandbox_id=sandbox_id, op="connect", hint=hint)
-
-
 def _is_named(package: str) -> bool:
-    """Earlier versions took addresses as well. Such a sandbox is there, and must be possible to end."""
+    """False for URLs, which earlier versions accepted: their sandboxes must still open, to be deleted."""
     try:
         check_packages([package])
     except SpecError:
@@ -226,10 +207,10 @@ def _is_named(package: str) -> bool:
 
 
 def spec_from(info: dict[str, Any]) -> Spec:
-    """The spec of a detached sandbox, as far as its keeper knows it."""
+    """The spec of a detached sandbox, as far as its keeper has stored it."""
     kept = dict(info["spec"])
     kept["packages"] = tuple(filter(_is_named, kept.get("packages", ())))
-    resources = Resources(**kept.pop("resources")).as_usual()  # what could not be kept was refused when it was made
+    resources = Resources(**kept.pop("resources")).as_usual()  # unsupported limits were refused at its creation
     lifetime = Lifetime(seconds=info.get("lifetime_seconds"), idle_seconds=info.get("idle_seconds"))
     return Spec(**kept, name=info.get("name"), labels=info.get("labels", {}), resources=resources, lifetime=lifetime)
 
@@ -247,11 +228,11 @@ def _list_all(data_folder: Path) -> list[SandboxInfo]:
     return infos
 
 
-def _list_some(data_folder: Path, some: list[Found]) -> list[SandboxInfo]:
-    """All are asked before any is listened to: they answer beside each other, and a slow one costs its time once."""
+def _list_some(data_folder: Path, some: list[DetachedFolder]) -> list[SandboxInfo]:
+    """Ask all keepers before reading any answer: they work in parallel, and slow ones are waited for together."""
     infos: list[SandboxInfo] = []
     with contextlib.ExitStack() as stack:
-        replies: list[tuple[Found, socket.socket]] = []
+        replies: list[tuple[DetachedFolder, socket.socket]] = []
         for found in some:
             if found.is_stopped:
                 infos.append(_describe(found.sandbox_id, found.state["info"], "stopped", None))
@@ -284,8 +265,8 @@ def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
     folder = os.open(DataFolder(data_folder).folder(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        connection.settimeout(_KEEPER_SECONDS)  # a keeper that was stopped by a signal takes no more after a while
-        # Through the descriptor: the path of a data folder may be longer than a socket's name can be.
+        connection.settimeout(_KEEPER_SECONDS)  # a keeper that was stopped by a signal accepts nothing after a while
+        # Through the descriptor: the path of a data folder may be too long for a socket's name.
         connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
     except OSError as error:
         connection.close()
@@ -297,7 +278,7 @@ def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
 
 
 def sweep_now(data_folder: Path) -> list[str]:
-    """Clear up after dead processes; the ids that were removed. Raises: as `open_data`."""
+    """Remove what dead processes left behind; returns the ids of the removed sandboxes. Raises: as `open_data`."""
     data = open_data(data_folder, op="gc")
     with mapped(op="gc"):
         data.prepare()

@@ -1,11 +1,11 @@
-"""Python packages without a network inside: fetched once on the host, wheels only, and shown read-only.
+"""Python packages without a network inside: downloaded once on the host, wheels only, and mounted read-only.
 
-Wheels only, because building a source distribution would run its code on the host. `--only-binary` is not enough for
-that: pip builds what an address or a path leads to all the same. Therefore
+Wheels only, because building a source distribution would run its code on the host. `--only-binary` does not prevent
+that: pip still builds what a URL or a path leads to. Therefore
 
-1. what is asked for, by users and by wheels, is parsed; only names and versions go on (corral.requirement);
-2. pip follows no dependencies, we do, and read every wheel first (wheels.py); uv follows none to an address by itself;
-3. pip can start no program, and so no build, whatever it may be led to (_NO_PROGRAMS);
+1. all requirements, of users and of wheels, are parsed; only names and versions are passed on (corral.requirement);
+2. pip resolves no dependencies: we do, and read every wheel first (wheels.py); uv itself follows none to a URL;
+3. pip can't start programs, and so can't build anything (_NO_PROGRAMS);
 4. it runs in `/`, where other users can't plant a `pip.py` or settings for uv.
 """
 
@@ -29,11 +29,11 @@ _HINT = "check the names; only packages with a wheel for this Python are support
 _REASON_LINES = 3
 _REASON_LENGTH = 500
 _WHEELS_ONLY = "--only-binary=:all:"
-# Settings of the user that name more to install, or another Python. All others (indexes, proxies, certificates) hold.
+# Settings of the user that add packages, or choose another Python. All others (indexes, proxies, certificates) apply.
 _NOT_OURS = ("PIP_REQUIREMENT", "PIP_EDITABLE", "PIP_PYTHON")
 
-# A source is built by a process of its own, so pip may start none: an audit hook can't be taken back. keyring is how
-# pip asks for the password of an index, if the user has set that.
+# Sources are built by other processes, so pip may start none: an audit hook can't be removed. The exception is keyring,
+# which pip asks for the password of an index if the user has configured that.
 _NO_PROGRAMS = """\
 import os, runpy, sys
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn")
@@ -47,20 +47,20 @@ runpy.run_module("pip", run_name="__main__", alter_sys=True)
 
 def packages_folder(data_folder: Path, packages: tuple[str, ...]) -> Path:
     """Where a set of packages is kept: one folder for each set and Python."""
-    wish = "\n".join([sys.implementation.cache_tag or "python", *sorted(packages)])
+    key = "\n".join([sys.implementation.cache_tag or "python", *sorted(packages)])
     # Absolute: pip and uv are run in another folder.
-    return data_folder.absolute() / "packages" / hashlib.sha256(wish.encode()).hexdigest()[:24]
+    return data_folder.absolute() / "packages" / hashlib.sha256(key.encode()).hexdigest()[:24]
 
 
 async def provide_packages(data_folder: Path, packages: tuple[str, ...]) -> Path:
-    """The folder with these packages, fetched if it is not there yet.
+    """The folder with these packages, downloaded if it does not exist yet.
 
     Raises:
-        SpecError: there is no such package, or no wheel of it; or it is more than a name and versions, or depends on
-            something that is.
-        BackendUnavailableError: neither pip nor uv is here, or it took too long.
+        SpecError: a package or its wheel does not exist; or a requirement, also of a dependency, is more than a name
+            and versions.
+        BackendUnavailableError: neither pip nor uv is installed, or it took too long.
     """
-    packages = check_packages(packages)  # again: this is where it matters
+    packages = check_packages(packages)  # checked again where it matters
     folder = packages_folder(data_folder, packages)
     if folder.is_dir():
         return folder
@@ -80,7 +80,7 @@ async def provide_packages(data_folder: Path, packages: tuple[str, ...]) -> Path
 
 
 def pip_command() -> list[str]:
-    """How pip is run: without the working folder among its modules (-P), and without other programs."""
+    """The argv of pip: without modules from the working folder (-P), and unable to start programs."""
     return [sys.executable, "-P", "-c", _NO_PROGRAMS]
 
 
@@ -118,8 +118,8 @@ async def _install_by_pip(packages: tuple[str, ...], unfinished: Path) -> None:
         await asyncio.to_thread(_move, [wheel.path for wheel in wheels], chosen)
         await asyncio.to_thread(unfinished.mkdir)
         if wheels:
-            # Only these wheels, which have been read: no index and no setting of the user can bring in another one, nor
-            # can what they depend on, which pip may read and judge in another way than we have (--no-deps).
+            # Only these wheels, which have been read: no index, user setting or dependency can add another one. pip may
+            # read dependencies differently than we do (--no-deps).
             env = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
             options = [*quiet, "--no-deps", "--no-compile", "--no-index", "--find-links", str(chosen)]
             options += ["--target", str(unfinished)]
@@ -144,7 +144,7 @@ def _move(paths: Iterable[Path], folder: Path) -> None:
 
 
 def _refuse_addresses(folder: Path) -> None:
-    """pip and uv leave a note for each package that they had by an address. The steps above should have stopped it."""
+    """pip and uv mark each package that came from a URL. The steps above should have prevented it."""
     for note in folder.glob("*.dist-info/direct_url.json"):
         raise SpecError(f"{note.parent.name} came from an address", op="create", hint=_HINT)
 
@@ -155,7 +155,7 @@ def _expect(packages: Iterable[str], reason: str | None) -> None:
 
 
 async def _run(argv: list[str], env: Mapping[str, str]) -> str | None:
-    """Run it; gives why it failed, or None."""
+    """Run a program; returns why it failed, or None."""
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
@@ -163,7 +163,7 @@ async def _run(argv: list[str], env: Mapping[str, str]) -> str | None:
         stderr=asyncio.subprocess.PIPE,
         cwd="/",
         env=env,
-        umask=0o022,  # sandboxes run under other users' ids, whatever ours was
+        umask=0o022,  # sandboxes run under other user ids, and must be able to read it
     )
     try:
         _, errors = await process.communicate()
@@ -182,7 +182,7 @@ def venv_site_packages(venv: str | os.PathLike[str]) -> Path:
     """The packages of a virtual environment of the host.
 
     Raises:
-        SpecError: not one, or of another Python.
+        SpecError: not a virtual environment, or of another Python.
     """
     root = Path(venv)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,11 +1,10 @@
-"""A program in an embedded sandbox: the pump reads its pipes, and its end is heard on its channel.
+"""A program in an embedded sandbox: the pump reads its pipes, and its end arrives on its channel.
 
-The pump is one thread per process. It is a thread of its own, because a program must be read whichever event loop its
-caller has, or has no more, and because the order of the two streams is only known to a reader that is never busy with
-anything else.
+The pump is one thread per process of the host. It is not an event loop of a caller, because a program must be read even
+if its caller's loop has ended, and because only a reader that does nothing else knows the order of the two streams.
 
 Order: the pipes are those of `corral.inside.pipes`, and epoll reports them in the order in which they were written. A
-program that has printed much is looked at once in a millisecond while it prints, and woken for only after a silence.
+program that has printed much is polled every millisecond while it prints, and wakes the pump only after a pause.
 """
 
 from __future__ import annotations
@@ -15,21 +14,20 @@ import contextlib
 import logging
 import os
 import select
-import signal as signals
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast, get_args
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.seam import exec_error
-from corral.base.process import AsyncProcess, Ending, as_bytes
+from corral.base.process import AsyncProcess, Ending, no_terminal
 from corral.concurrency.portal import PerProcess
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
-from corral.errors import EngineFaultError, ExecError, SandboxGoneError
+from corral.errors import EngineFaultError, SandboxGoneError
 from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, Turn, waiting_bytes
 from corral.inside.starting import set_window
 from corral.protocol import SpawnRequest
@@ -39,20 +37,20 @@ log = logging.getLogger("corral.embedded")
 
 
 class Source(Protocol):
-    """Something the pump listens to."""
+    """The reader of a descriptor that the pump watches."""
 
     def ready(self, descriptor: int) -> Turn:
-        """Take what is there, and say when to be asked again."""
+        """Read what is available; returns when to be called again."""
 
 
 class Pump:
-    """The thread and its epoll."""
+    """The thread that reads programs, with its epoll and timers."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._sources: dict[int, Source] = {}
         self._again: deque[int] = deque()
-        # Of the thread alone; all naps are equally long, so in order. With the source: numbers are used again.
+        # Used by the thread only, in order: all naps are equally long. With the source: numbers are used again.
         self._naps: deque[tuple[float, int, Source]] = deque()
         self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
         self._lock = threading.Lock()
@@ -62,19 +60,19 @@ class Pump:
         self._thread.start()
 
     def add(self, descriptor: int, source: Source) -> None:
-        """Listen to a descriptor."""
+        """Watch a descriptor."""
         with self._lock:
             self._sources[descriptor] = source
         self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
 
     def hand_over(self, descriptor: int, source: Source) -> None:
-        """Another source takes a descriptor that is listened to, and is asked once."""
+        """Give a watched descriptor to another source, which is called once."""
         with self._lock:
             self._sources[descriptor] = source
         self.again(descriptor)
 
     def remove(self, descriptor: int) -> None:
-        """Listen no more; to be called before closing."""
+        """Stop watching a descriptor. To be called before it is closed."""
         with self._lock:
             if self._sources.pop(descriptor, None) is None:
                 return
@@ -82,24 +80,24 @@ class Pump:
             self._epoll.unregister(descriptor)
 
     def loosen(self, descriptor: int) -> None:
-        """No more an event for each write: a single one, and from then on only when its source asks for it."""
-        with contextlib.suppress(OSError, ValueError):  # it is gone
+        """Report the next write only, and later ones when the source asks for it, instead of every write."""
+        with contextlib.suppress(OSError, ValueError):  # it is closed already
             self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def again(self, descriptor: int) -> None:
-        """Ask a source again, as if its descriptor had become ready."""
+        """Call a source as if its descriptor had become ready."""
         with self._lock:
             self._again.append(descriptor)
         self._wake()
 
     def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
-        """Call back at a moment of the monotonic clock, unless cancelled under the same key."""
+        """Call a function at a time of the monotonic clock, unless it is cancelled by its key."""
         with self._lock:
             self._timers[key] = (moment, callback)
         self._wake()
 
     def cancel(self, key: object) -> None:
-        """Forget a timer."""
+        """Cancel a timer."""
         with self._lock:
             self._timers.pop(key, None)
 
@@ -118,14 +116,14 @@ class Pump:
                         os.read(self._wake_reader, 4096)
                 else:
                     self._serve(descriptor)
-            # After everything that was ready by itself: that is what keeps the order.
+            # After everything that was ready by itself: this keeps the order.
             for descriptor in waiting:
                 self._serve(descriptor)
             self._end_naps()
             self._ring()
 
     def _end_naps(self) -> None:
-        """Not in `_run`, which would hold the last source, and all that its program printed, until the next nap."""
+        """Not part of `_run`, whose variables would keep the last source and its output until the next nap."""
         now = time.monotonic()
         while self._naps and self._naps[0][0] <= now:
             _, descriptor, source = self._naps.popleft()
@@ -140,7 +138,7 @@ class Pump:
         try:
             turn = source.ready(descriptor)
         except Exception:
-            # One program's trouble must never silence all the others: this thread reads for everybody.
+            # This thread reads for all programs: an error with one must not stop the others.
             log.exception("a program's output could not be read any more")
             self.remove(descriptor)
             return
@@ -159,7 +157,7 @@ class Pump:
             moments = [moment for moment, _ in self._timers.values()]
         if self._naps:
             moments.append(self._naps[0][0])
-        # An hour at most: epoll takes no more than 24 days, and a timer may be for later.
+        # An hour at most: epoll accepts up to 24 days, and a timer may be later than that.
         return max(0.0, min(3600.0, min(moments) - time.monotonic())) if moments else -1.0
 
     def _ring(self) -> None:
@@ -183,19 +181,20 @@ def get_pump() -> Pump:
 
 
 _GRACE_SECONDS = 5.0
-"""Init ends a program in time by itself. If it has not said so by then, the sandbox as a whole is given up."""
-_START_SECONDS = 60.0
-_REST_SECONDS = 5.0
+"""Init enforces timeouts by itself. If it does not report the end in time, the whole sandbox is ended."""
+START_SECONDS = 60.0
+REST_SECONDS = 5.0
 _TERMINAL_SECONDS = 0.25
-"""How long a terminal that a background program holds open is listened to after the end."""
-_REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
+"""How long a terminal that a background program holds open is read after the end."""
+PEAK_NOTE = "peak_memory_bytes is of the largest process, not of all together"
 _EARLY_REASONS: tuple[EndReason, ...] = ("timeout", "cancelled")
-"""The caller chose the moment: its output is not whole in any case, and is not worth waiting for memory."""
+"""The program was stopped early: its output is incomplete anyway, and not worth waiting for memory."""
 
 
 class _Leftover:
-    """A pipe of a program that has ended, held open by a child in the background: read, so that the child can live on,
-    and forgotten. It does not hold the program, whose output would stay in memory for as long as the child lives."""
+    """A pipe of an ended program that a background child still holds: read and dropped, so that the child can go on.
+
+    It has no reference to the program, whose output would stay in memory as long as the child runs."""
 
     def __init__(self, reading: OutputReading, pump: Pump) -> None:
         self._reading = reading
@@ -223,40 +222,33 @@ class EmbeddedProcess(AsyncProcess):
         stdin_fd: int | None,
         give_up: Callable[[], None],
     ) -> None:
-        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
-        self._sandbox_id = sandbox_id
-        self._request = request
+        super().__init__(request, sandbox_id=sandbox_id)
         self._channel: socket.socket | None = None
         self._reading = reading
         self._outputs = outputs
-        # Numbers that the pump's thread closes and others use: read, copied and closed only under the lock.
+        # The pump's thread closes these and others use them: read, copied and closed only under the lock.
         self._fds = threading.Lock()
         self._stdin_fd = stdin_fd
         self._terminal_fd: int | None = None
         self._give_up = give_up
-        self._pid = 0
         self._control: socket.socket | None = None
         self._tree = 0
         self._paused: set[int] = set()
         self._last_words: wire.Message | None = None
-        # What each pipe held when the program had ended, and is still to be read for its result.
+        # After the end: how many bytes of each pipe still belong to the result.
         self._rest: dict[int, int] | None = None
         self._pump: Pump = get_pump()
         self._begun = time.monotonic()
-        # Before anything can write: pipes that are full when they are first looked at would tell no order.
+        # Before anything can write: pipes that are full when they are first read would tell no order.
         for descriptor in outputs:
             self._pump.add(descriptor, self)
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    # Life, on the pump's thread.
+    # On the pump's thread.
 
     def begin(
         self, channel: socket.socket, message: wire.Message, descriptors: list[int], *, control: socket.socket
     ) -> None:
-        """Init has started it."""
+        """Init has started the program."""
         pid = message["started"]
         if not isinstance(pid, int) or pid < 1 or len(descriptors) != int(self._request.pty):
             wire.close_all(descriptors)
@@ -277,11 +269,11 @@ class EmbeddedProcess(AsyncProcess):
         if self._request.timeout is not None:
             self._pump.call_at(self, self._begun + self._request.timeout + _GRACE_SECONDS, self._not_in_time)
         self._pump.add(channel.fileno(), self)
-        # An end that came before we listened makes no edge: look once.
+        # An end that came before the channel was watched triggers no event: look once.
         self._pump.again(channel.fileno())
 
     def abandon(self) -> None:
-        """It was never started."""
+        """Clean up after a program that was not started."""
         self._reading.close_writers()
         for descriptor in list(self._outputs):
             self._drop_output(descriptor)
@@ -312,7 +304,7 @@ class EmbeddedProcess(AsyncProcess):
             self._reading.loosen(list(self._outputs))
             for other in self._outputs:
                 self._pump.loosen(other)
-        # Paused first: a reader that catches up meanwhile must find something to resume.
+        # Paused first: a reader that catches up meanwhile must have something to resume.
         self._paused.add(descriptor)
         if not self.feed(stream, data):
             self._paused.discard(descriptor)
@@ -322,7 +314,7 @@ class EmbeddedProcess(AsyncProcess):
             self._paused.discard(descriptor)
             self._pump.again(descriptor)
         if self._rest is not None and self._channel is not None:
-            self._pump.again(self._channel.fileno())  # its end waited for the same
+            self._pump.again(self._channel.fileno())  # its end waited for memory, too
 
     def _drop_output(self, descriptor: int) -> None:
         if self._outputs.pop(descriptor, None) is None:
@@ -334,7 +326,7 @@ class EmbeddedProcess(AsyncProcess):
             self._end_terminal()
 
     def _hear(self, channel: socket.socket) -> Turn:
-        """The channel speaks: the end, or the end of the sandbox. After the end, once more when all output is read."""
+        """Read the channel: the program has ended, or the sandbox. Called again when all output has been read."""
         if self.ended:
             return "edge"
         if self._last_words is not None:
@@ -354,13 +346,13 @@ class EmbeddedProcess(AsyncProcess):
         if not message.get("ended"):
             return "edge"
         self._last_words = message
-        self._pump.cancel(self)  # init has kept its word
+        self._pump.cancel(self)  # init has reported in time
         if message.get("reason") in _EARLY_REASONS:
             self.stop_waiting()
         return "again"
 
     def _end_after_output(self) -> None:
-        """Everything written before the end has had its turn, in its order."""
+        """Finish, now that everything written before the end has been read in order."""
         assert self._last_words is not None
         if self._rest is None and self._terminal_fd is not None and self._terminal_fd in self._outputs:
             # A terminal passes its last output on a moment later; it hangs up when all of it has been read.
@@ -375,7 +367,7 @@ class EmbeddedProcess(AsyncProcess):
 
     def _finish(self, message: wire.Message) -> None:
         if not self._drain():
-            return  # there is no memory for the rest; `resume_reading` leads here again
+            return  # no memory for the rest yet; `resume_reading` continues here
         if "error" in message:
             self.finish(exec_error(message, cwd=self._request.cwd, sandbox_id=self._sandbox_id))
         else:
@@ -386,9 +378,9 @@ class EmbeddedProcess(AsyncProcess):
         self._let_go()
 
     def _drain(self) -> bool:
-        """What was printed before the end. Later output of children in the background is not part of the result.
+        """Read what was printed before the end. Later output of background children is not part of the result.
 
-        False if it has to wait in the middle of it.
+        False if it has to wait for memory.
         """
         if self._rest is None:
             self._paused.clear()
@@ -415,7 +407,7 @@ class EmbeddedProcess(AsyncProcess):
         self._let_go()
 
     def _let_go(self) -> None:
-        """Close what is ours. Pipes that children in the background still hold are read to their end, and forgotten."""
+        """Close all descriptors, except pipes that background children still hold: those are read to their end."""
         self._pump.cancel(self)
         self._rest = None
         self._reading.close_writers()
@@ -436,23 +428,18 @@ class EmbeddedProcess(AsyncProcess):
         self._outputs = {}
 
     def _not_in_time(self) -> None:
-        """Init does not keep its word: nothing in there can be trusted to end, so all of it is ended."""
+        """Init has not reported the end in time, and can't be trusted any more: end the whole sandbox."""
         if not self.ended and self._last_words is None:
             self._give_up()
 
-    # What callers do.
+    # What callers ask for.
 
-    async def write(self, data: bytes | str) -> None:
+    async def _write(self, data: bytes) -> bool:
         with self._fds:
-            descriptor = os.dup(self._stdin_fd) if self._stdin_fd is not None else None
-        if descriptor is None:
-            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
-        try:
-            await seam.write_pipe(descriptor, as_bytes(data))
-        except OSError as error:
-            raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
-        finally:
-            os.close(descriptor)
+            if self._stdin_fd is None:
+                return False
+            descriptor = os.dup(self._stdin_fd)
+        return await seam.write_stdin(descriptor, data)
 
     async def close_stdin(self) -> None:
         if self._terminal_fd is not None:
@@ -463,16 +450,13 @@ class EmbeddedProcess(AsyncProcess):
             if descriptor is not None:
                 os.close(descriptor)
 
-    async def signal(self, number: int) -> None:
-        if not 1 <= int(number) <= signals.NSIG - 1:
-            raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
-        self._tell({"op": "signal", "number": int(number)})
+    async def _signal(self, number: int) -> None:
+        self._tell({"op": "signal", "number": number})
 
-    async def resize(self, *, rows: int, columns: int) -> None:
+    async def _resize(self, *, rows: int, columns: int) -> None:
         with self._fds:
-            if self._terminal_fd is None or self.ended:
-                text = "the program has no terminal, or it has been closed"
-                raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
+            if self._terminal_fd is None:
+                raise no_terminal(self._sandbox_id)
             set_window(self._terminal_fd, rows, columns)
 
     def end_tree(self, reason: EndReason) -> None:
@@ -484,7 +468,7 @@ class EmbeddedProcess(AsyncProcess):
         if self._control is None or not self.ended:
             return
         with contextlib.suppress(GoneError, TimeoutError):
-            async with asyncio.timeout(_REST_SECONDS):  # an init that does not answer does not keep us waiting
+            async with asyncio.timeout(REST_SECONDS):  # init may not answer
                 await seam.answer(await seam.ask(self._control, {"op": "end_rest", "tree": self._tree}))
 
     def _tell(self, message: wire.Message) -> None:
@@ -499,7 +483,7 @@ async def spawn(
     """Ask init to start a program.
 
     Raises:
-        GoneError: there is no init any more.
+        GoneError: init has ended.
     """
     theirs: list[int] = []
     reading = OutputReading()
@@ -513,7 +497,7 @@ async def spawn(
     )
     channel: socket.socket | None = None
     try:
-        async with asyncio.timeout(_START_SECONDS):
+        async with asyncio.timeout(START_SECONDS):
             channel = await seam.ask(control, describe(request, uid, gid), tuple(theirs))
             wire.close_all(theirs)
             theirs = []
@@ -527,9 +511,9 @@ async def spawn(
         if not process.pid:
             process.abandon()
             if channel is not None:
-                channel.close()  # which is the cancellation: init ends the tree
+                channel.close()  # this cancels the request: init ends the tree
         if isinstance(error, TimeoutError):
-            give_up()  # an init that does not answer can't be trusted with anything else either
+            give_up()  # an init that does not answer can't be trusted any more
             raise GoneError("init does not respond") from error
         raise
     return process
@@ -576,20 +560,25 @@ def _open_stdin(request: SpawnRequest, theirs: list[int]) -> int | None:
     return writer
 
 
+def read_reason(reason: object) -> EndReason:
+    """Raises: ValueError for an unknown reason."""
+    for known in get_args(EndReason):
+        if known == reason:
+            return cast("EndReason", known)
+    raise ValueError("the end reason is unknown")
+
+
 def read_ending(message: wire.Message) -> Ending:
-    """Init's report, taken apart with care: init is not trusted."""
-    reason = next((known for known in _REASONS if known == message["reason"]), None)
-    if reason is None:
-        raise ValueError("the end reason is unknown")
+    """The end of a program, from init's report, which is not trusted. Raises: KeyError, TypeError, ValueError …"""
     usage = message["usage"]
     cpu, peak = usage["cpu_seconds"], usage["peak_memory_bytes"]
-    notes = ["peak_memory_bytes is of the largest process, not of all together"]
+    notes = [PEAK_NOTE]
     if usage.get("cpu_of") != "tree":
         notes.append("cpu_seconds leaves out processes that outlived the program")
     number = int(message["signal"])
     return Ending(
         exit_code=int(message["code"]) & 0xFFFF,
-        reason=reason,
+        reason=read_reason(message["reason"]),
         usage=Usage(
             wall_seconds=float(usage["wall_seconds"]),
             cpu_seconds=float(cpu) if cpu is not None else None,

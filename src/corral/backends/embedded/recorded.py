@@ -5,29 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal as signals
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
 
 from corral.backends.embedded import seam
+from corral.backends.embedded.process import PEAK_NOTE, REST_SECONDS, START_SECONDS, read_reason
 from corral.backends.embedded.seam import exec_error, mapped
-from corral.base.process import Clear, as_bytes
+from corral.base.process import Clear, as_bytes, check_signal, no_terminal, stdin_closed
 from corral.concurrency.waiting import breathe
 from corral.engine import wire
 from corral.engine.errors import GoneError
-from corral.engine.recordfile import RecordReader
-from corral.errors import CorralError, EngineFaultError, ExecError, NameTakenError, NotRecordedError, SandboxGoneError
+from corral.engine.recordfile import Frame, RecordReader
+from corral.errors import CorralError, EngineFaultError, ExecError, NotRecordedError, SandboxGoneError
 from corral.inside.starting import set_window
-from corral.results import EndReason, ExecResult, Usage
+from corral.results import ExecResult, Usage
 from corral.sessions.record import Entry, EntryKind, Recorded, RecordInfo
-
-_START_SECONDS = 60.0
-_REST_SECONDS = 5.0
-_REASONS: tuple[EndReason, ...] = ("exited", "signalled", "timeout", "oom", "cancelled")
+from corral.sessions.records import name_taken, not_recorded
 
 Ask = Callable[[wire.Message], Awaitable[tuple[wire.Message, list[int]]]]
-"""A request to the keeper: its answer, and descriptors that are ours to close."""
+"""Sends a request to the keeper; returns its answer, and descriptors that the caller closes."""
 
 
 class EmbeddedRecorded(Recorded):
@@ -54,13 +51,8 @@ class EmbeddedRecorded(Recorded):
         return self._pid
 
     async def write(self, data: bytes | str) -> None:
-        descriptor = await self._input("write")
-        try:
-            await seam.write_pipe(descriptor, as_bytes(data))
-        except OSError as error:
-            raise ExecError("the program has closed its stdin", sandbox_id=self._sandbox_id, op="write") from error
-        finally:
-            os.close(descriptor)
+        if not await seam.write_stdin(await self._input("write"), as_bytes(data)):
+            raise stdin_closed(self._sandbox_id)
 
     async def close_stdin(self) -> None:
         if self._pty:
@@ -70,26 +62,24 @@ class EmbeddedRecorded(Recorded):
             await self._do("close_stdin")
 
     async def signal(self, number: int) -> None:
-        if not 1 <= int(number) <= signals.NSIG - 1:
-            raise ExecError(f"{number!r} is not a signal", op="signal", hint="for example signal.SIGTERM")
+        check_signal(number, sandbox_id=self._sandbox_id)
         await self._do("signal", number_of_signal=int(number))
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        text = "the program has no terminal, or it has been closed"
         if not self._pty:
-            raise ExecError(text, sandbox_id=self._sandbox_id, op="resize", hint="start it with pty=True")
+            raise no_terminal(self._sandbox_id)
         descriptor = await self._input("resize")
         try:
             set_window(descriptor, rows, columns)
         except OSError as error:
-            raise ExecError(text, sandbox_id=self._sandbox_id, op="resize") from error
+            raise no_terminal(self._sandbox_id) from error
         finally:
             os.close(descriptor)
 
     async def note(self, data: bytes) -> int:
         return int((await self._do("note", data=bytes(data).decode("latin-1")))["offset"])
 
-    async def entries(self, *, since: int = 0, follow: bool = True) -> AsyncIterator[Entry]:
+    async def entries(self, *, since: int = 0, follow: bool = True) -> AsyncGenerator[Entry, None]:
         reader = RecordReader(self._folder, since)
         running = True
         try:
@@ -98,27 +88,23 @@ class EmbeddedRecorded(Recorded):
                     frames = reader.read()
                 except FileNotFoundError:
                     raise await self._missing() from None
-                for frame in frames:
-                    kind = cast("EntryKind", frame.kind)
-                    yield Entry(frame.offset, kind, frame.data, frame.at, frame.next_offset)
-                    if kind == "end":
+                for entry in map(_entry, frames):
+                    yield entry
+                    if entry.kind == "end":
                         return
                 if frames:
-                    await breathe()  # much to read must not keep others of this event loop from their turn
+                    await breathe()  # a long record must not block this event loop
                 elif follow and running:
                     running = bool((await self._do("listen", since=reader.offset)).get("running", True))
-                    await breathe()  # all who follow hear of the same entry
+                    await breathe()  # all followers are woken by the same entry
                 else:
-                    return  # also where `since` lies behind the end: nothing more will come
+                    return  # also if `since` is beyond the end
         finally:
             reader.close()
 
     async def notes(self) -> tuple[Entry, ...]:
         frames = await asyncio.to_thread(RecordReader(self._folder, 0).notes)  # there may be 32 MiB of them
-        return tuple(
-            Entry(frame.offset, cast("EntryKind", frame.kind), frame.data, frame.at, frame.next_offset)
-            for frame in frames
-        )
+        return tuple(map(_entry, frames))
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
         async with asyncio.timeout(timeout):
@@ -134,11 +120,11 @@ class EmbeddedRecorded(Recorded):
             await self._do("kill")
             await self.wait()
         except (NotRecordedError, SandboxGoneError):
-            return  # it is no more
+            return  # it is deleted already
 
     async def end_rest(self) -> None:
         with contextlib.suppress(NotRecordedError, SandboxGoneError, TimeoutError):
-            async with asyncio.timeout(_REST_SECONDS):  # an init that does not answer does not keep us waiting
+            async with asyncio.timeout(REST_SECONDS):  # init may not answer
                 await self._do("end_rest")
 
     async def forget(self) -> None:
@@ -152,7 +138,7 @@ class EmbeddedRecorded(Recorded):
         if len(descriptors) != 1:
             wire.close_all(descriptors)
             self._check(answer, operation)
-            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op=operation)
+            raise stdin_closed(self._sandbox_id)
         return descriptors[0]
 
     async def _do(self, operation: str, **details: object) -> wire.Message:
@@ -166,7 +152,7 @@ class EmbeddedRecorded(Recorded):
         return check_answer(answer, name=self._name, sandbox_id=self._sandbox_id, op=operation)
 
     async def _missing(self) -> Exception:
-        """Its folder is gone: forgotten, or with the whole sandbox."""
+        """The error for a record without a folder: it was forgotten, or the sandbox is gone."""
         try:
             await self._do("find")
         except (NotRecordedError, SandboxGoneError) as error:
@@ -178,7 +164,7 @@ async def start(
     ask: Ask, folder: Path, program: wire.Message, *, name: str, limit_bytes: int, note: bytes | None, sandbox_id: str,
     clear: Clear | None,
 ) -> EmbeddedRecorded:  # fmt: skip
-    """Start one; whoever waits for its end here calls `clear`. Raises: NameTakenError; as `exec`; SandboxGoneError."""
+    """Start a program; `wait` calls `clear` after its end. Raises: NameTakenError; as `exec`; SandboxGoneError."""
     message: wire.Message = {
         "op": "record",
         "do": "start",
@@ -190,7 +176,7 @@ async def start(
     }
     with mapped(sandbox_id=sandbox_id, op="start_recorded"):
         try:
-            async with asyncio.timeout(_START_SECONDS):
+            async with asyncio.timeout(START_SECONDS):
                 answer, descriptors = await ask(message)
         except TimeoutError as error:
             raise GoneError("the program did not start before the timeout") from error
@@ -202,7 +188,7 @@ async def start(
 
 
 async def find(ask: Ask, folder: Path, name: str, *, sandbox_id: str) -> EmbeddedRecorded:
-    """By name. Raises: NotRecordedError, SandboxGoneError."""
+    """A recorded program by name. Raises: NotRecordedError, SandboxGoneError."""
     with mapped(sandbox_id=sandbox_id, op="find_recorded"):
         answer, descriptors = await ask({"op": "record", "do": "find", "name": name})
     wire.close_all(descriptors)
@@ -211,7 +197,7 @@ async def find(ask: Ask, folder: Path, name: str, *, sandbox_id: str) -> Embedde
 
 
 async def list_all(ask: Ask, *, sandbox_id: str) -> list[RecordInfo]:
-    """All of them, oldest first. Raises: SandboxGoneError."""
+    """All recorded programs, oldest first. Raises: SandboxGoneError."""
     found: list[RecordInfo] = []
     after = 0
     while True:
@@ -235,30 +221,32 @@ async def list_all(ask: Ask, *, sandbox_id: str) -> list[RecordInfo]:
             )
 
 
+def _entry(frame: Frame) -> Entry:
+    return Entry(frame.offset, cast("EntryKind", frame.kind), frame.data, frame.at, frame.next_offset)
+
+
 def check_answer(answer: wire.Message, *, name: str, sandbox_id: str, op: str) -> wire.Message:
-    """A keeper's answer, or the error that it is."""
+    """Returns a keeper's answer. Raises: its error, if it is a refusal."""
     code, text = answer.get("error"), str(answer.get("text", ""))
     if code is None:
         return answer
     if code == "not_recorded":
-        raise NotRecordedError(f"no recorded program named {name!r}", sandbox_id=sandbox_id, op=op)
+        raise not_recorded(name, sandbox_id=sandbox_id, op=op)
     if code == "name_taken":
-        hint = "forget it, or use another"
-        raise NameTakenError(
-            f"a recorded program named {name!r} already exists", sandbox_id=sandbox_id, op=op, hint=hint
-        )
+        raise name_taken(name, sandbox_id=sandbox_id)
     raise ExecError(text, sandbox_id=sandbox_id, op=op)
 
 
 def _read_end(about: wire.Message) -> ExecResult:
-    reason = next((known for known in _REASONS if known == about["reason"]), None)
-    if reason is None:
-        raise EngineFaultError("the end reason is unknown", op="wait")
+    try:
+        reason = read_reason(about["reason"])
+    except ValueError as error:
+        raise EngineFaultError(str(error), op="wait") from error
     usage = Usage(
         wall_seconds=float(about.get("wall_seconds", 0.0)),
         cpu_seconds=about.get("cpu_seconds"),
         peak_memory_bytes=about.get("peak_memory_bytes") or None,
-        notes=("peak_memory_bytes is of the largest process, not of all together",),
+        notes=(PEAK_NOTE,),
     )
     return ExecResult(
         int(about["exit_code"]), reason, usage, signal=about.get("signal"), limit=about.get("limit") or None

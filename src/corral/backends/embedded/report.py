@@ -1,4 +1,4 @@
-"""What `corral doctor`, the demo and the bench want to know about the engine. Reads, and changes nothing."""
+"""Information about the engine, for `corral doctor` and the benchmarks. Reads only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXAMPLE_FIRST_UID = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """What the launcher found on this machine."""
+    """The launcher's findings on this machine."""
 
     root: bool
     storage: str
@@ -42,14 +42,14 @@ class EngineReport:
     unified_controllers: tuple[str, ...]
     v1_controllers: tuple[str, ...]
     uid_locks: bool = True
-    """As root: whether ranges of user ids are claimed by locks that only root can take."""
+    """As root: True if ranges of user ids are claimed by locks that only root can take."""
 
 
 def examine(data_folder: Path) -> EngineReport:
     """Start a launcher, ask it, and end it.
 
     Raises:
-        BackendUnavailableError: it can't run here.
+        BackendUnavailableError: the engine can't run here.
     """
     launcher = LauncherClient(data_folder)
     try:
@@ -82,7 +82,7 @@ def describe_filter() -> str:
 
 
 async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:
-    """What would be done to the kernel for such a sandbox, and for each program in it."""
+    """The steps to create such a sandbox, and to start each program in it."""
     ground = await backend.prepare_ground(spec)
     recipe = backend.make_recipe(spec, _EXAMPLE_ID, ground)
     root = os.geteuid() == 0
@@ -98,7 +98,7 @@ async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:
 
 
 def measure_folder(path: Path) -> int:
-    """How much disk a tree takes. What can't be read counts nothing."""
+    """The disk use of a tree, without what can't be read."""
     total = 0
     for entry in _walk(path):
         with contextlib.suppress(OSError):
@@ -107,7 +107,7 @@ def measure_folder(path: Path) -> int:
 
 
 def measure_data(data_folder: Path) -> dict[str, int]:
-    """How much disk each part of a data folder takes."""
+    """The disk use of each part of a data folder."""
     if not data_folder.is_dir():
         return {}
     return {entry.name: measure_folder(entry) for entry in sorted(data_folder.iterdir()) if entry.is_dir()}
@@ -138,7 +138,7 @@ def _walk(path: Path) -> Iterator[os.DirEntry[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What a program that uses Corral has on this machine, counted."""
+    """How much this process and its data folder hold on this machine."""
 
     processes: int
     mounts: int

@@ -13,10 +13,10 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, Protocol, Unpack
 
 from corral.backends.embedded import recorded, seam, settings
-from corral.backends.embedded.files import EmbeddedFiles
+from corral.backends.embedded.files import AgentClient, EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.seam import mapped
 from corral.base.process import Clear
@@ -32,39 +32,36 @@ from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
 from corral.sessions.record import Recorded, RecordInfo
-from corral.spec import HOME, Resources, Spec, as_another, check_name
+from corral.spec import HOME, LimitOptions, Resources, Spec, as_another, check_name, given_limits
 
 _AGENT_SECONDS = 10.0
 
 
 class Grip(Protocol):
-    """What holds a sandbox from the host's side: our launcher, or a keeper."""
+    """The holder of a sandbox on the host: our launcher, or a keeper."""
 
     owned: bool
 
+    @property
+    def keeper(self) -> socket.socket | None:
+        """The connection to a keeper: readable when the keeper has gone, and at no other time."""
+
     def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
-        """Ask the holder something about the sandbox. A holder that is too busy to take it is waited for in the kernel,
-        or without `wait` a BlockingIOError."""
+        """Ask the holder something about the sandbox. If the holder is busy, this waits in the kernel; without `wait`
+        it raises BlockingIOError."""
 
     async def ask(self, message: wire.Message) -> socket.socket:
         """The same, in an event loop."""
 
     def close(self) -> None:
-        """Let go."""
-
-
-@runtime_checkable
-class HasSocket(Protocol):
-    """A grip with a socket to the holder of this one sandbox."""
-
-    def fileno(self) -> int:
-        """Of the socket."""
+        """Close the connection to the holder."""
 
 
 class OwnedGrip:
     """Our own launcher holds it."""
 
     owned = True
+    keeper = None
 
     def __init__(self, launcher: LauncherClient, sandbox_id: str) -> None:
         self._launcher = launcher
@@ -86,7 +83,7 @@ class EmbeddedSandbox(SandboxPrimitives):
     is_paused = False
     is_stopped = False
     maker: Callable[[Spec], Awaitable[EmbeddedSandbox]] | None = None
-    """Makes another one, for a fork."""
+    """Creates another one, for a fork."""
 
     def __init__(
         self,
@@ -111,15 +108,13 @@ class EmbeddedSandbox(SandboxPrimitives):
         self._last_use = time.monotonic()
         self._idle_key = object()
         self._processes: weakref.WeakSet[EmbeddedProcess] = weakref.WeakSet()
-        self._control_lock = threading.Lock()
-        self._files = EmbeddedFiles(
-            workdir=spec.workdir,
-            sandbox_id=sandbox_id,
-            open_agent=self._open_agent,
-            ping=self._ping,
-            ensure_open=self._ensure_open,
-            disk_bytes=lambda: self.spec.resources.disk,
+        agent = AgentClient(
+            sandbox_id=sandbox_id, open_agent=self._open_agent, ping=self._ping, ensure_open=self._ensure_open
         )
+        self._files = EmbeddedFiles(
+            agent, workdir=spec.workdir, sandbox_id=sandbox_id, guard=self._ensure_open,
+            disk_bytes=lambda: self.spec.resources.disk,
+        )  # fmt: skip
 
     @property
     def files(self) -> EmbeddedFiles:
@@ -131,7 +126,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             self.refuse_closed()
 
     def arm_deadline(self) -> None:
-        """An owned sandbox ends at its deadline, or when nothing is done with it, even if its owner forgets it."""
+        """End an owned sandbox at its deadline, or when it is idle for too long, even if its owner forgets it."""
         lifetime = self.spec.lifetime
         if lifetime.seconds is not None:
             self._deadline = time.monotonic() + lifetime.seconds
@@ -210,12 +205,12 @@ class EmbeddedSandbox(SandboxPrimitives):
         return f"run `{shlex.join(command)}`, or {language.hint.replace(' inside', ' on this machine')}"
 
     async def _ping(self) -> None:
-        """Raises: GoneError when there is no init any more."""
+        """Raises: GoneError if init has ended."""
         with self._noticing_stop("ping"):
             check(await seam.answer(await seam.ask(self._control, {"op": "ping"})))
 
     async def _open_agent(self) -> socket.socket:
-        """A new file agent inside, behind a socket of its own."""
+        """The connection to a new file agent inside."""
         ours, theirs = wire.make_pair()
         try:
             with await seam.ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
@@ -230,7 +225,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         return ours
 
     def _give_up(self) -> None:
-        """End it from the host's side, without asking anything inside. From any thread; does not wait."""
+        """End it from the host, without asking init. From any thread; does not wait."""
         try:
             self._order_end(wait=False)
         except BlockingIOError:  # a thread waits, not the pump, which reads for all programs
@@ -243,7 +238,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         except BlockingIOError:
             raise
         except (EngineError, OSError):
-            return  # its holder is gone, and it is, too
+            return  # its holder has ended, and the sandbox with it
 
     def release(self) -> Awaitable[None]:
         get_pump().cancel(self)
@@ -251,8 +246,8 @@ class EmbeddedSandbox(SandboxPrimitives):
         self._files.close()
         answer: socket.socket | None = None
         busy = False
-        # In a forked child the sandbox is its parent's: only let go. The request is sent now, not when awaited, unless
-        # the launcher is so busy that this event loop would have to stand still for it.
+        # In a forked child the sandbox belongs to the parent: only close the handle. The request is sent now, not when
+        # awaited, unless the launcher is so busy that sending would block this event loop.
         if self._made_by == os.getpid() and self._grip.owned:
             try:
                 answer = self._grip.request({"op": "destroy"}, wait=False)
@@ -272,7 +267,6 @@ class EmbeddedSandbox(SandboxPrimitives):
                 await seam.answer(answer)
 
     async def is_alive(self) -> bool:
-        """Whether its init still answers."""
         try:
             await self._ping()
         except (GoneError, SandboxGoneError):
@@ -280,9 +274,9 @@ class EmbeddedSandbox(SandboxPrimitives):
         return True
 
     async def wait_until_gone(self) -> None:
-        """Wait until the sandbox has ended. Of a detached one its keeper tells, the last to go; else its init."""
-        # A descriptor of our own: another may close the handle before we hear that we are cancelled.
-        descriptor = os.dup(self._grip.fileno() if isinstance(self._grip, HasSocket) else self._control.fileno())
+        # A detached sandbox is gone when its keeper is, the last to end; an owned one, when its init is. With a
+        # descriptor of our own: the handle may be closed before this call notices that it is cancelled.
+        descriptor = os.dup((self._grip.keeper or self._control).fileno())
         try:
             await seam.wait_readable(descriptor)
         finally:
@@ -296,7 +290,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         with mapped(sandbox_id=self.id, op="usage"), self._noticing_stop("usage"):
             usage = check(await seam.answer(await self._grip.ask({"op": "usage"})))["usage"]
             inside = check(await seam.answer(await seam.ask(self._control, {"op": "usage"})))
-        # The host's counters where there are any; else what init could add up.
+        # The host's counters if it has them, else what init could add up.
         counted = {**inside, **{name: value for name, value in usage.items() if value is not None}}
         return SandboxUsage(
             cpu_seconds=counted.get("cpu_seconds"),
@@ -321,7 +315,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         state = "paused" if answer.get("paused") else "running"
         return SandboxInfo(self.id, self.backend, info["name"], state, info["created"], answer["seconds_left"], labels)
 
-    # Programs whose records its keeper writes, so that they outlive us.
+    # Recorded programs: the keeper writes their records, so that they outlive this process.
 
     @property
     def keeps_records(self) -> bool:
@@ -347,13 +341,9 @@ class EmbeddedSandbox(SandboxPrimitives):
         return DataFolder(self._data_folder).folder(self.id)
 
     async def _ask_keeper(self, message: wire.Message) -> tuple[wire.Message, list[int]]:
-        if self.closed:
-            self.refuse_closed()
-        reply = await self._grip.ask(message)
-        try:
+        self._ensure_open()
+        with await self._grip.ask(message) as reply:
             return await seam.receive(reply)
-        finally:
-            reply.close()
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         from corral.backends.embedded import keepers  # the room beside: it makes sandboxes of this class
@@ -365,18 +355,18 @@ class EmbeddedSandbox(SandboxPrimitives):
             async with keepers.claiming_name(self._data_folder, info["name"]):
                 check(await seam.answer(await self._grip.ask({"op": "detach", "info": info})))
             get_pump().cancel(self)
-            get_pump().cancel(self._idle_key)  # its keeper looks at the clock from now on
+            get_pump().cancel(self._idle_key)  # its keeper watches the deadlines from now on
             self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self.id)
         return self.id
 
-    # Other powers: its holder is asked for them.
+    # Other powers, all by requests to its holder.
 
     async def snapshot(self, name: str | None = None) -> str:
         check_name(name)
         return await self._ask_for_snapshot(name=name)
 
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
-        assert self.maker is not None  # given by the backend that made this handle
+        assert self.maker is not None  # set by the backend
         snapshot_id = await self.snapshot_for_fork()
         made = await make_from(self._data_folder, self.maker, spec or as_another(self.spec), snapshot_id)
         return AsyncSandbox.around(made, event="created")
@@ -385,12 +375,12 @@ class EmbeddedSandbox(SandboxPrimitives):
         """A snapshot that is not listed, and is removed with this process at the latest."""
         return await self._ask_for_snapshot(name=None, passing=process_mark(os.getpid()))
 
-    async def _ask_for_snapshot(self, **wish: object) -> str:
+    async def _ask_for_snapshot(self, **options: object) -> str:
         def forget(answer: wire.Message) -> None:
             if "snapshot" in answer:
                 forget_snapshot(self._data_folder, str(answer["snapshot"]))
 
-        return str((await self._ask_holder("snapshot", forget, **wish))["snapshot"])
+        return str((await self._ask_holder("snapshot", forget, **options))["snapshot"])
 
     async def stop(self) -> None:
         with contextlib.suppress(SandboxStoppedError):
@@ -416,44 +406,35 @@ class EmbeddedSandbox(SandboxPrimitives):
     def standing(self) -> SandboxState:
         return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
-    async def resize(
-        self,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
-        resources, limits = check_limits(self.spec.resources, given)
-        if limits:
-            await self._ask_holder("resize", limits=limits)
+    async def resize(self, **limits: Unpack[LimitOptions]) -> None:
+        resources, changed = check_limits(self.spec.resources, limits)
+        if changed:
+            await self._ask_holder("resize", limits=changed)
             self.spec = dataclasses.replace(self.spec, resources=resources)
 
     async def _ask_holder(
         self, operation: str, lost: Callable[[wire.Message], object] | None = None, **message: object
     ) -> wire.Message:
-        if self.closed:
-            self.refuse_closed()
+        self._ensure_open()
         with mapped(sandbox_id=self.id, op=operation), self._noticing_stop(operation):
             return check(await seam.answer(await self._grip.ask({"op": operation, **message}), lost=lost))
 
     @contextlib.contextmanager
     def _noticing_stop(self, operation: str) -> Iterator[None]:
-        """One that does not answer may be gone for good, or only be stopped."""
+        """A sandbox that does not answer may be deleted, or only stopped: then raise `SandboxStoppedError`."""
         try:
             yield
         except GoneError:
             if not self._grip.owned:
                 state = read_state(DataFolder(self._data_folder).folder(self.id)) or {}
                 if state.get("stopped"):
-                    say_stopped(self.id, operation)
+                    raise stopped_error(self.id, operation) from None
             raise
 
 
-def check_limits(resources: Resources, given: Mapping[str, float | None]) -> tuple[Resources, dict[str, Any]]:
-    """The new resources, and those of the limits that were given. Raises: SpecError."""
-    wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+def check_limits(resources: Resources, limits: LimitOptions) -> tuple[Resources, dict[str, Any]]:
+    """The new resources, and the limits to change, parsed. Raises: SpecError."""
+    wanted = given_limits(limits)
     changed = dataclasses.replace(resources, **wanted)
     return changed, {name: getattr(changed, name) for name in wanted}
 
@@ -482,7 +463,7 @@ def delete_snapshot(data_folder: Path, wanted: str) -> None:
     sweep.empty_trash(data, patience_seconds=sweep.PATIENCE_SECONDS)
 
 
-def say_stopped(sandbox_id: str, operation: str) -> NoReturn:
-    raise SandboxStoppedError(
-        "the sandbox is stopped", sandbox_id=sandbox_id, op=operation, hint="start it: backend.start(id)"
-    )
+def stopped_error(sandbox_id: str, operation: str) -> SandboxStoppedError:
+    """The error for an operation that needs a running sandbox."""
+    hint = "start it: `corral sandbox start`, or backend.start(id)"
+    return SandboxStoppedError("the sandbox is stopped", sandbox_id=sandbox_id, op=operation, hint=hint)

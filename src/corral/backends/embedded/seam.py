@@ -34,15 +34,15 @@ from corral.errors import (
 
 
 async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
-    """Send a request; gives the socket on which its answer will come.
+    """Send a request; returns the socket on which its answer will come.
 
-    The kernel queues ten messages for a receiver that is busy, stopped or frozen, and then makes the sender wait: here
-    that is this call alone, and not the event loop with all others in it.
+    The kernel queues ten messages for a receiver that is busy, stopped or frozen, and then makes the sender wait: only
+    this call waits, not the event loop.
 
     Raises:
         GoneError: the peer has closed the connection.
-        ExhaustedError: it can't be sent because descriptors or memory are used up on this side.
-        OSError: no socket can be made.
+        ExhaustedError: this process has no descriptors or memory left.
+        OSError: no socket can be created.
     """
     plain, theirs = wire.make_pair()
     ours = wire.AnswerSocket(fileno=plain.detach())
@@ -59,7 +59,7 @@ async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int
 
 
 async def send(sock: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message, and wait in the event loop while the other side takes none. Raises: OSError."""
+    """Send one message, waiting in the event loop while the receiver is busy. Raises: OSError."""
     while True:
         try:
             wire.send(sock, message, descriptors, wait=False)
@@ -71,7 +71,7 @@ async def send(sock: socket.socket, message: wire.Message, descriptors: tuple[in
 
 async def _writable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    own = os.dup(sock.fileno())  # a loop knows one waiter for each descriptor, and there may be many of us
+    own = os.dup(sock.fileno())  # a loop has one waiter per descriptor, and several calls may wait
     try:
         await _ready(loop, own, loop.add_writer, loop.remove_writer)
     finally:
@@ -98,7 +98,7 @@ async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
 
 
 async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Message, list[int]]:
-    """As `receive`. Raises: GoneError also when nothing comes in time."""
+    """As `receive`. Raises: GoneError also after a timeout."""
     try:
         async with asyncio.timeout(seconds):
             return await receive(sock)
@@ -107,10 +107,10 @@ async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Mess
 
 
 async def answer(sock: socket.socket, *, lost: Callable[[wire.Message], object] | None = None) -> wire.Message:
-    """The one answer to a request; the socket is closed. Raises: as `receive`.
+    """The answer to a request; the socket is closed. Raises: as `receive`.
 
-    Who is cancelled meanwhile never hears the answer. Either it can't be sent any more, which its sender notices, or it
-    lay there already: then `lost` is given it.
+    If this is cancelled, either the answer can't be sent any more, which its sender notices, or it has arrived already:
+    then `lost` is called with it.
     """
     try:
         message, descriptors = await receive(sock)
@@ -125,7 +125,7 @@ async def answer(sock: socket.socket, *, lost: Callable[[wire.Message], object] 
 
 
 def _take_last(sock: socket.socket) -> wire.Message | None:
-    """What has come and was not read; from then on nothing can come any more."""
+    """The message that has arrived and was not read. Nothing can arrive afterwards."""
     with contextlib.suppress(OSError, ProtocolError):
         sock.shutdown(socket.SHUT_RD)
         received = wire.receive(sock, allow_large=False)
@@ -152,7 +152,7 @@ async def wait_readable(descriptor: int) -> None:
 
 
 async def write_pipe(descriptor: int, data: bytes) -> None:
-    """All of `data` into a non-blocking pipe. Raises: OSError, above all BrokenPipeError."""
+    """Write all of `data` to a non-blocking pipe. Raises: OSError, above all BrokenPipeError."""
     loop = asyncio.get_running_loop()
     view = memoryview(data)
     while view:
@@ -160,6 +160,17 @@ async def write_pipe(descriptor: int, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:
             await _ready(loop, descriptor, loop.add_writer, loop.remove_writer)
+
+
+async def write_stdin(descriptor: int, data: bytes) -> bool:
+    """Write input to a program, and close the descriptor. False if the program has closed its end."""
+    try:
+        await write_pipe(descriptor, data)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 async def _ready(
@@ -180,7 +191,7 @@ async def _ready(
 
 @contextlib.contextmanager
 def mapped(*, sandbox_id: str | None = None, op: str) -> Iterator[None]:
-    """Around every call into the engine."""
+    """Around every call into the engine: translates its errors."""
     try:
         yield
     except engine.EngineError as error:
@@ -195,7 +206,7 @@ def mapped(*, sandbox_id: str | None = None, op: str) -> Iterator[None]:
 
 
 def translate(error: engine.EngineError, *, sandbox_id: str | None, op: str) -> CorralError:
-    """The table."""
+    """Corral's error for one of the engine's."""
     text = str(error)
     if isinstance(error, engine.GoneError):
         return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
@@ -219,11 +230,11 @@ _REFUSALS: dict[str, tuple[type[CorralError], str]] = {
     "not_still": (SandboxError, "try again"),
     "os": (BackendUnavailableError, "the host refused: is there room in the data folder?"),
 }
-"""Requests that were understood and can't be carried out: the engine's code → what is raised, and what to do."""
+"""Requests that the engine refuses: its code → the error, and its hint."""
 
 
 def exec_error(answer: Message, *, cwd: str, sandbox_id: str) -> CorralError:
-    """Why a program could not be started."""
+    """The error for a program that could not be started."""
     code, text = str(answer.get("error")), str(answer.get("text", ""))
     if code == "cwd":
         return WorkdirError(

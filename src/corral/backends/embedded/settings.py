@@ -1,4 +1,4 @@
-"""Where the embedded backend keeps its data, and what of the host it shows to sandboxes."""
+"""Where the embedded backend keeps its data, and which programs of the host its sandboxes can use."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _SINGLE_BINARIES = ("bun", "deno")
 
 
 def default_data_folder(*, configured: bool = True) -> Path:
-    """`CORRAL_DATA_DIR` (if it counts), else /var/lib/corral as root and the user's own data folder otherwise.
+    """`CORRAL_DATA_DIR` (if `configured`), else /var/lib/corral as root, else the user's data folder.
 
-    On some systems /home is a link. A path with links is refused; here it is ours to choose, so we take the real one.
+    Paths with links are refused, and on some systems /home is a link: so the default is the real path.
     """
     chosen = os.environ.get("CORRAL_DATA_DIR")
     if chosen and configured:
@@ -38,14 +38,14 @@ def default_data_folder(*, configured: bool = True) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class HostTools:
-    """The interpreters of this machine as sandboxes will see them."""
+    """The interpreters of this machine, as sandboxes see them."""
 
     description: BaseDescription
     env: dict[str, str] = field(default_factory=dict)
 
 
 def find_host_tools(*, owned: bool, typescript: Path | None) -> HostTools:
-    """Look for Python (the running one), Node, bun and deno; typescript is Corral's own small runtime."""
+    """Find Python (the running one), Node, bun and deno; `typescript` is Corral's own small runtime."""
     tools: list[Tool] = []
     commands: dict[str, str] = {}
     env: dict[str, str] = {}
@@ -74,7 +74,7 @@ def _add_python(tools: list[Tool], commands: dict[str, str], env: dict[str, str]
         tools.append(Tool(prefix, PYTHON_AT))
         env["PATH"] = PATH.replace(BIN, f"{BIN}:{PYTHON_AT}/bin", 1)
         if sysconfig.get_config_var("Py_ENABLE_SHARED"):
-            env["LD_LIBRARY_PATH"] = f"{PYTHON_AT}/lib"  # its own search path names a folder that is not there inside
+            env["LD_LIBRARY_PATH"] = f"{PYTHON_AT}/lib"  # its own search path does not exist inside
     if _inside_usr(prefix):
         # Debian has no `python`. Elsewhere the folder itself is on PATH: a link would mislead `python -m venv`.
         for name in ("python", "python3", f"python{version}"):
@@ -90,7 +90,7 @@ def _add_node(tools: list[Tool], commands: dict[str, str]) -> None:
         return
     prefix = node.parent.parent
     if not (prefix / "include/node/node_version.h").is_file() and not (prefix / "lib/node_modules").is_dir():
-        return  # a lone binary in some folder: what else lies beside it is not ours to show
+        return  # a single binary in some folder, whose other files must not be shown
     tools.append(Tool(str(prefix), NODE_AT))
     for name in ("node", "npm", "npx", "corepack"):
         if (prefix / "bin" / name).exists():
@@ -100,7 +100,7 @@ def _add_node(tools: list[Tool], commands: dict[str, str]) -> None:
 def _add_binary(name: str, tools: list[Tool], commands: dict[str, str]) -> None:
     path = _which_outside_usr(name)
     if path is None or path.parent.parent.name not in (f".{name}", name):
-        return  # only from an installation folder of its own
+        return  # only from its own installation folder
     tools.append(Tool(str(path.parent), f"{TOOLS_AT}/{name}"))
     commands[name] = f"{TOOLS_AT}/{name}/{path.name}"
 

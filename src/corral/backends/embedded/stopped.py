@@ -1,6 +1,6 @@
-"""Sandboxes that are stopped, and snapshots: files that no process holds.
+"""Stopped sandboxes and snapshots: files that no process holds.
 
-The holder of the lock of a stopped sandbox's folder may work on it, in a thread.
+Work on a stopped sandbox is done in a thread that holds the lock of its folder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from corral.backends.embedded import keepers, seam
 from corral.backends.embedded.datafolder import open_data
@@ -36,7 +36,7 @@ from corral.engine.state import lock, note_limits, read_state
 from corral.errors import BackendUnavailableError, SandboxGoneError, SandboxStoppedError
 from corral.protocol import Backend
 from corral.results import SnapshotInfo
-from corral.spec import Resources, Spec, as_another, check_name
+from corral.spec import LimitOptions, Resources, Spec, as_another, check_name
 
 _LOCK_SECONDS = 5.0
 _ATTEMPTS = 200
@@ -65,11 +65,11 @@ class StoppedSandboxes(Backend):
 
     @abstractmethod
     async def refuse_unkept(self, resources: Resources, *, op: str) -> None:
-        """Raises: CapabilityError for a limit that was given by name and can't be kept here, not even softly."""
+        """Raises: CapabilityError for an explicit limit that this machine can't enforce."""
 
     @abstractmethod
     async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]:
-        """The lowers of a stopped sandbox's trees where those that it was made on are gone, or are not trusted."""
+        """New lowers for the trees of a stopped sandbox whose old ones are gone or not trusted. Raises: as `create`."""
 
     def identify(self, trees: Sequence[Tree]) -> list[tuple[int, int] | None]:
         """The folders of a sandbox's base in the data folder, by their identity."""
@@ -77,8 +77,8 @@ class StoppedSandboxes(Backend):
         return [identify(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine)]
 
     def stands(self, trees: Sequence[Tree], before: Sequence[tuple[int, int] | None]) -> bool:
-        """Whether all of it is there, and was all the time. Another version of Corral that starts on this data folder
-        takes our base for an old one, and removes it unless a sandbox that runs is on it."""
+        """True if the base exists, and was not replaced meanwhile. Another version of Corral that starts with this data
+        folder removes our base as an old one, unless a running sandbox uses it."""
         return None not in before and self.identify(trees) == before
 
     # Stopped sandboxes.
@@ -98,7 +98,7 @@ class StoppedSandboxes(Backend):
                 await asyncio.sleep(0.02)  # another process is starting or stopping it
         return await self.connect(found.sandbox_id)
 
-    async def _start(self, found: keepers.Found) -> None:
+    async def _start(self, found: keepers.DetachedFolder) -> None:
         trees = Recipe.from_json(found.state["recipe"]).trees
         for patience in reversed(range(GROUND_ATTEMPTS)):
             lowers = await self.renew_ground(keepers.spec_from(found.state["info"]), trees)
@@ -112,13 +112,14 @@ class StoppedSandboxes(Backend):
             else:
                 return
 
-    async def _launch_again(self, found: keepers.Found, lowers: dict[str, tuple[str, ...]]) -> None:
+    async def _launch_again(self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]) -> None:
         ours, theirs = wire.make_pair()
         try:
             with mapped(sandbox_id=found.sandbox_id, op="start"):
                 if not self._launcher.started:
                     await asyncio.to_thread(self._launcher.start)
-                # If this is cancelled, `ours` is closed below: init sees its owner gone, and all lies there as before.
+                # If this is cancelled, `ours` is closed below: init sees that its owner is gone, and the sandbox stays
+                # stopped.
                 request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
                 answer = await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),)))
                 if answer.get("error") == "held":
@@ -156,7 +157,7 @@ class StoppedSandboxes(Backend):
         return await self._work_on_stopped(sandbox_id, push_down, op="snapshot", lost=forget)
 
     async def _taken(self, box: EmbeddedSandbox, taking: Awaitable[str]) -> str:
-        """The id of a snapshot, with the handle let go of; who is cancelled meanwhile never gets it."""
+        """The id of a snapshot, after closing the handle. If this is cancelled, the snapshot is deleted again."""
         snapshot_id: str | None = None
         try:
             try:
@@ -183,7 +184,7 @@ class StoppedSandboxes(Backend):
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
         found = keepers.find(self.data_folder, sandbox_id, op="rollback")
         with mapped(sandbox_id=found.sandbox_id, op="rollback"):
-            LayerStore(open_data(self.data_folder, op="rollback")).find(snapshot_id)  # before anything is ended
+            LayerStore(open_data(self.data_folder, op="rollback")).find(snapshot_id)  # before anything is stopped
         await self.stop(found.sandbox_id)
 
         def roll_back(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
@@ -191,32 +192,21 @@ class StoppedSandboxes(Backend):
 
         await self._work_on_stopped(found.sandbox_id, roll_back, op="rollback")
 
-    async def resize(
-        self,
-        sandbox_id: str,
-        *,
-        cpus: float | None = None,
-        memory_bytes: int | None = None,
-        disk_bytes: int | None = None,
-        processes: int | None = None,
-    ) -> None:
-        given = {"cpus": cpus, "memory_bytes": memory_bytes, "disk_bytes": disk_bytes, "processes": processes}
+    async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
-            await _and_close(box, box.resize(**given))  # type: ignore[arg-type]  # cpus is the only float
+            await _and_close(box, box.resize(**limits))
             return
-        if cpus is not None:
+        if (cpus := limits.get("cpus")) is not None:
             await self.refuse_unkept(Resources(cpus=cpus), op="resize")
 
         def note(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
-            _, limits = check_limits(keepers.spec_from(state["info"]).resources, given)
-            if (
-                limits.get("disk_bytes", state["recipe"]["limits"]["disk_bytes"])
-                < state["recipe"]["limits"]["disk_bytes"]
-            ):
+            _, changed = check_limits(keepers.spec_from(state["info"]).resources, limits)
+            disk_bytes = state["recipe"]["limits"]["disk_bytes"]
+            if changed.get("disk_bytes", disk_bytes) < disk_bytes:
                 text = "a disk can be enlarged, but not shrunk"
                 raise RefusedError(text, code="no_such_limit", hint="fork it with a smaller disk")
-            note_limits(folder, state, limits)
+            note_limits(folder, state, changed)
 
         await self._work_on_stopped(sandbox_id, note, op="resize")
 
@@ -255,7 +245,7 @@ class StoppedSandboxes(Backend):
         op: str,
         lost: Callable[[T], object] | None = None,
     ) -> T:
-        """With its folder locked, so that it can't be started. `lost` is called with the result of a cancelled call."""
+        """Work with its folder locked, so that it can't be started. `lost` gets the result of a cancelled call."""
         data = open_data(self.data_folder, op=op)
 
         def locked(folder: Path) -> T:
@@ -285,7 +275,7 @@ class StoppedSandboxes(Backend):
 
 @contextlib.contextmanager
 def _holding(folder: Path) -> Iterator[None]:
-    """The lock of a stopped sandbox, which a sweeper may have for a moment too. Raises: GoneError."""
+    """Holds the lock of a stopped sandbox, which a sweeper may take for a moment, too. Raises: GoneError."""
     deadline = time.monotonic() + _LOCK_SECONDS
     try:
         while (descriptor := lock(folder)) is None:
@@ -301,13 +291,15 @@ def _holding(folder: Path) -> Iterator[None]:
 
 
 async def _finished(work: Callable[[], T], lost: Callable[[T], object] | None) -> T:
-    """In a thread, which goes on when its call is cancelled: wait for it, so that nothing happens after the call."""
+    """Run in a thread, which can't be cancelled: a cancelled call waits for it, so that nothing happens afterwards."""
     working = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         while not working.done():
-            with contextlib.suppress(asyncio.CancelledError):  # however often: it takes a moment, and was told once
+            with contextlib.suppress(
+                asyncio.CancelledError
+            ):  # repeated cancellation changes nothing: it takes a moment
                 await asyncio.wait([working])
         if lost is not None and not working.cancelled() and working.exception() is None:
             lost(working.result())

@@ -1,8 +1,8 @@
-"""The wheels of a request and their dependencies, read before pip may follow them.
+"""The wheels of a request and their dependencies, resolved without pip.
 
-A wheel may depend on an address (`evil @ file:///folder`), and pip builds what it finds there, on the host, also when
-it is told to take wheels only. So pip never follows dependencies here: it fetches wheels by name, we read what they
-depend on, and ask for that by name in turn, until nothing is missing. An address among them is an error.
+A wheel may depend on a URL (`evil @ file:///folder`), and pip builds what it finds there, on the host, even if it is
+told to use wheels only. So pip never resolves dependencies here: it downloads wheels by name, we read their
+dependencies, and download those by name in turn, until nothing is missing. A URL among them is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from packaging.version import Version
 from corral.errors import SpecError
 from corral.requirement import check_named, is_file_name, parse_requirement
 
-_MAX_ROUNDS = 100  # the depth of the tree, and every version that is given up
+_MAX_ROUNDS = 100  # the depth of the tree, and every version that is tried and dropped
 _MAX_WHEELS = 500
 _MAX_METADATA_BYTES = 8 << 20  # descriptions are long, and some hold whole changelogs
 _MAX_REQUIREMENTS = 2000
@@ -36,7 +36,7 @@ Fetch = Callable[[list[str], Path], Awaitable[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """A wheel that was fetched, and what it depends on, as written."""
+    """A downloaded wheel, and its dependencies as written."""
 
     path: Path
     name: str
@@ -49,19 +49,19 @@ class Wheel:
 
 @dataclass(slots=True)
 class _Request:
-    """All that is asked of one name."""
+    """All requirements for one package."""
 
     specifier: SpecifierSet = field(default_factory=SpecifierSet)
     extras: set[str] = field(default_factory=set)
     askers: dict[str, str] = field(default_factory=dict)
-    """Names of wheels that ask for it, with what they ask; "" is the user."""
+    """The wheels that require it, with their requirement; "" is the user."""
 
 
 async def gather_wheels(packages: Iterable[str], folder: Path, fetch: Fetch) -> list[Wheel]:
-    """The wheels for these packages and all that they need, each read, in folders of their own below `folder`.
+    """The wheels for these packages and their dependencies, each checked, in folders below `folder`.
 
-    The newest version that fits is kept. Where two exclude each other, an older version of one that asked is tried:
-    simpler than what pip does, and enough for sets that have a common answer near the newest versions.
+    The newest matching version is used. If two requirements conflict, an older version of a wheel that has one of them
+    is tried: simpler than pip's way, and enough for sets with a solution near the newest versions.
 
     Raises:
         SpecError: a package is missing, versions conflict, or a wheel is unreadable or depends on a URL.
@@ -103,7 +103,7 @@ async def gather_wheels(packages: Iterable[str], folder: Path, fetch: Fetch) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Lack:
-    """A name that can't be had, and what pip says."""
+    """A package that can't be downloaded, and pip's reason."""
 
     name: str
     reason: str
@@ -113,7 +113,7 @@ async def _fetch_all(missing: Mapping[str, SpecifierSet], folder: Path, fetch: F
     wanted = {name: f"{name}{specifier}" for name, specifier in missing.items()}
     reason = await fetch(list(wanted.values()), folder)
     if reason is not None:
-        for name, text in wanted.items():  # one at a time: pip's own words are nothing to read a name from
+        for name, text in wanted.items():  # one at a time: pip's message does not name the package reliably
             alone = await fetch([text], folder / name) if len(wanted) > 1 else reason
             if alone is not None:
                 return _Lack(name, alone)
@@ -122,7 +122,7 @@ async def _fetch_all(missing: Mapping[str, SpecifierSet], folder: Path, fetch: F
     for name in missing:
         if name not in found:
             return _Lack(name, "no wheel was fetched")
-    return {name: found[name] for name in missing}  # what settings of the user may have added was not asked for
+    return {name: found[name] for name in missing}  # without what settings of the user may have added
 
 
 def _read_folder(folder: Path) -> dict[str, Wheel]:
@@ -130,7 +130,7 @@ def _read_folder(folder: Path) -> dict[str, Wheel]:
 
 
 def _find_requests(roots: Iterable[tuple[Requirement, str]], chosen: Mapping[str, Wheel]) -> dict[str, _Request]:
-    """What is asked of each name, by the user and by the wheels that are reached from there."""
+    """The requirements for each package, of the user and of the wheels reached from there."""
     requests: dict[str, _Request] = {}
     queue = list(roots)
     while queue:
@@ -151,10 +151,10 @@ def _find_requests(roots: Iterable[tuple[Requirement, str]], chosen: Mapping[str
 
 
 def read_wheel(path: Path) -> Wheel:
-    """What a wheel says of itself. Nothing in it is trusted.
+    """Read a wheel's metadata. Nothing in it is trusted.
 
     Raises:
-        SpecError: not a wheel, or METADATA is missing, there twice, too large or malformed; or a script is a path.
+        SpecError: not a wheel, or METADATA is missing, duplicated, too large or malformed; or a script is a path.
     """
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
@@ -163,7 +163,7 @@ def read_wheel(path: Path) -> Wheel:
             if len(entries) != 1 or entries[0].file_size > _MAX_METADATA_BYTES:
                 raise SpecError(f"{path.name}: its METADATA is missing, duplicated, or too large", hint=_OTHER)
             with file.open(entries[0]) as member:
-                text = member.read(_MAX_METADATA_BYTES + 1)  # what the directory says of the size may be a lie
+                text = member.read(_MAX_METADATA_BYTES + 1)  # the size in the directory may be false
             for each in file.infolist():
                 if _is_of_info(each.filename, "entry_points.txt"):
                     with file.open(each) as member:
@@ -187,15 +187,15 @@ def read_wheel(path: Path) -> Wheel:
 
 
 def _is_of_info(name: str, file: str) -> bool:
-    folder, _, rest = posixpath.normpath(name).partition("/")  # pip takes `x.dist-info/./METADATA` for it, too
+    folder, _, rest = posixpath.normpath(name).partition("/")  # pip also accepts `x.dist-info/./METADATA`
     return folder.endswith(".dist-info") and rest == file
 
 
 def _check_scripts(text: bytes, wheel: str) -> None:
-    """pip writes a program for each name in two sections, and newer ones take `/etc/x` and `../x` for a name.
+    """pip writes a program for each name in two sections, and newer versions accept `/etc/x` and `../x` as a name.
 
     Raises:
-        SpecError: there is a path, or there is more than can be read.
+        SpecError: a name is a path, or the file is too large.
     """
     section = ""
     for line in map(str.strip, text.decode("utf-8", "replace").splitlines()):  # as importlib.metadata does

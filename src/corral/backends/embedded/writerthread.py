@@ -1,4 +1,4 @@
-"""Writing to a sandbox's disk, which may be slow, or frozen for a snapshot: then a thread waits, and no event loop."""
+"""Writing to a sandbox's disk, which may be slow, or frozen for a snapshot: a thread waits, not an event loop."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import TracebackType
 
 
 class WriterThread:
-    """A thread for one stream, since one that all share could be used up by those whose disk stands still.
+    """A thread for one stream: shared threads could all be blocked by frozen disks.
 
-    The descriptor is its own from here on. It is closed in that thread, after what was written: whoever is cancelled
-    leaves at once, and the thread writes to nothing that has been closed.
+    It owns the descriptor and closes it in the thread, after the last write: a cancelled caller returns at once, and
+    the thread never writes to a closed descriptor.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -29,7 +29,7 @@ class WriterThread:
         self._thread.shutdown(wait=False)
 
     async def write(self, data: bytes) -> None:
-        """All of it. Raises: OSError."""
+        """Write all of it. Raises: OSError."""
         await asyncio.get_running_loop().run_in_executor(self._thread, _write_all, self._descriptor, data)
 
 

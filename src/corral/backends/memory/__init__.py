@@ -1,6 +1,6 @@
 """The memory backend: the fake we ship, for unit tests of code that uses sandboxes.
 
-Nothing is executed. A tree of files in memory, a few built-in programs, and whatever a test scripts:
+Nothing is executed. It has a tree of files in memory, a few built-in programs, and the replies that a test scripts:
 
     backend = MemoryBackend()
     backend.reply("git status", stdout="clean\\n")
@@ -9,7 +9,7 @@ Nothing is executed. A tree of files in memory, a few built-in programs, and wha
         assert box.exec("git status").stdout == "clean\\n"
     assert [call.text for call in backend.calls] == ["git status"]
 
-It passes what a fake can pass of `corral.testing`, and answers `CapabilityError` to the rest.
+It passes all checks of `corral.testing` that a fake can pass; unsupported operations raise `CapabilityError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Call", "MemoryBackend", "PastCall", "Program", "open_backend"]
 
 
 def open_backend() -> MemoryBackend:
-    """For the registry: one with nothing but the built-in programs."""
+    """For the registry: a backend with the built-in programs only."""
     return MemoryBackend()
 
 

@@ -15,7 +15,7 @@ _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SY
 
 
 def pack(tree: Tree, path: str) -> bytes:
-    """A file or folder as a tar, names relative to it. A FIFO or device means nothing elsewhere and is left out."""
+    """A file or folder as a tar, with relative names. FIFOs and devices are left out."""
     at, top = tree.existing(path, follow=False)
     members = [(".", top)] if top.kind == "folder" else [(posixpath.basename(at), top)]
     if top.kind == "folder":
@@ -42,10 +42,10 @@ def _add(tree: Tree, tar: tarfile.TarFile, name: str, node: Node) -> None:
 
 
 def unpack(tree: Tree, path: str, archive: bytes) -> int:
-    """Lay a tar down below a folder.
+    """Unpack a tar below a folder; returns the number of members.
 
     Raises:
-        SandboxFileError: broken, or a member that leads out of the folder.
+        SandboxFileError: a malformed archive, or a member outside the folder.
     """
     tree.make_folders(path)
     root = tree.existing(path)[0]

@@ -1,4 +1,4 @@
-"""Makes, finds and ends sandboxes in memory, and holds what a test scripts."""
+"""`MemoryBackend`: creates, finds and deletes sandboxes in memory, with the replies that a test scripts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from corral.backends.memory.sandbox import CODE_PROGRAM, Box, MemorySandbox
 from corral.backends.memory.script import PastCall, Reply, Script, Wanted
 from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
+from corral.concurrency.tokens import TokenBook
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SpecError
 from corral.protocol import Backend, OnEvent
 from corral.results import Capabilities, SandboxInfo
@@ -23,10 +24,10 @@ _SHELLS = ("bash", "sh")
 
 
 class MemoryBackend(Backend):
-    """See `corral.protocol.Backend`. Usable from any thread and event loop; everything is gone with the process.
+    """Sandboxes in the memory of this process, for tests. Usable from any thread and event loop.
 
-    `programs` are async functions by name, beside the built-in ones and before them. `on_code` runs every snippet of
-    `run_code` that has no reply of its own; without it, only bash and sh snippets run, on the fake's small shell.
+    `programs` are async functions by name; they take precedence over the built-in ones. `on_code` runs every snippet of
+    `run_code` that has no scripted reply; without it, only bash and sh snippets run, in a small built-in shell.
     """
 
     name = NAME
@@ -34,11 +35,11 @@ class MemoryBackend(Backend):
     def __init__(self, *, programs: Mapping[str, Program] | None = None, on_code: Program | None = None) -> None:
         self.script = Script()
         self.calls: list[PastCall] = []
-        """Every program and snippet that was run, in order."""
+        """All programs and snippets that were run, in order."""
         self.programs: Mapping[str, Program] = {**BUILT_IN, CODE_PROGRAM: on_code or shell, **(programs or {})}
         self._on_code = on_code
         self._boxes: dict[str, Box] = {}
-        self._tokens: dict[str, MemorySandbox] = {}
+        self._tokens: TokenBook[MemorySandbox] = TokenBook()
         self._lock = threading.RLock()
 
     # What a test scripts.
@@ -53,7 +54,7 @@ class MemoryBackend(Backend):
         seconds: float = 0.0,
         times: int | None = None,
     ) -> None:
-        """Answer a command: a text that must be the whole of it, or a pattern. `times`: so often, then the next."""
+        """Script the reply to a command, given as its whole text or a pattern. It can be used `times` times."""
         self.script.add(Reply(command, False, None, encode(stdout), encode(stderr), exit_code, seconds, times))
 
     def reply_code(
@@ -67,29 +68,26 @@ class MemoryBackend(Backend):
         seconds: float = 0.0,
         times: int | None = None,
     ) -> None:
-        """Answer a snippet, of one language or of any."""
+        """Script the reply to a snippet, of one language or of any."""
         self.script.add(Reply(code, True, language, encode(stdout), encode(stderr), exit_code, seconds, times))
 
     def count_living(self) -> int:
-        """How many sandboxes live, owned and detached."""
+        """The number of existing sandboxes, owned and detached."""
         return len(self._boxes)
 
     # The contract.
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
         _refuse_what_is_missing(spec)
-        await asyncio.sleep(0)  # a place to be cancelled at, as every real backend has
-        with self._lock:
-            known = self._tokens.get(spec.client_token or "")
-            living = self._boxes.get(known.id) if known is not None and not known.closed else None
-            if known is not None and living is not None and not living.is_over:
-                return AsyncSandbox.around(known)
-            box = Box(spec, self)
-            self._boxes[box.sandbox_id] = box
-            sandbox = MemorySandbox(box)
-            if spec.client_token is not None:
-                self._tokens[spec.client_token] = sandbox
+        sandbox = await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
         return AsyncSandbox.around(sandbox, on_event=on_event, event="created")
+
+    async def _make(self, spec: Spec) -> MemorySandbox:
+        await asyncio.sleep(0)  # it can be cancelled here, as in every real backend
+        box = Box(spec, self)
+        with self._lock:
+            self._boxes[box.sandbox_id] = box
+        return MemorySandbox(box)
 
     async def connect(self, sandbox_id: str) -> AsyncSandbox:
         return AsyncSandbox.around(MemorySandbox(self._find(sandbox_id)))
@@ -137,7 +135,7 @@ class MemoryBackend(Backend):
     def name_it(self, box: Box, name: str | None) -> None:
         if name is None:
             return
-        Spec(name=name)  # raises for what is no name
+        Spec(name=name)  # raises for an invalid name
         with self._lock:
             if any(other.name == name for other in self._boxes.values() if other is not box):
                 raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")

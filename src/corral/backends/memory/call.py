@@ -1,4 +1,4 @@
-"""What a scripted program gets: its arguments, its input, its output and the files."""
+"""The argument of a scripted program: its arguments, input, output and files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from corral.backends.memory.tree import Tree
 
 Program = Callable[["Call"], Awaitable[int]]
-"""A program of the fake: an async function that gives the exit code."""
+"""A scripted program: an async function that returns the exit code."""
 
 
 class Input:
-    """A program's standard input. It is fed from any thread and read in the program's own loop."""
+    """A program's standard input. Fed from any thread, and read in the program's event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -32,7 +32,7 @@ class Input:
         self.received = bytearray()
 
     def feed(self, data: bytes | None) -> None:
-        """More input; None is its end."""
+        """Add input; None ends it."""
         with self._lock:
             if data is None:
                 self.ended = True
@@ -58,11 +58,11 @@ class Input:
                 await self._ready.wait()
 
     async def read(self) -> bytes:
-        """All of it, to its end."""
+        """All input, up to its end."""
         return b"".join([piece async for piece in self])
 
     async def readline(self) -> bytes:
-        """The next line, with its end; empty at the end of input."""
+        """The next line, with its newline; empty at the end of input."""
         line = bytearray()
         async for piece in self:
             head, newline, rest = piece.partition(b"\n")
@@ -77,7 +77,7 @@ class Input:
 
 @dataclass(slots=True)
 class Call:
-    """One run of a program. `code` and `language` are set where it is a snippet of `run_code`."""
+    """One run of a program. `code` and `language` are set for a snippet of `run_code`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -87,11 +87,11 @@ class Call:
     tree: Tree
     feed: Callable[[StreamName, bytes], object]
     run: Callable[[Call], Awaitable[int]]
-    """Run another program with the same streams; see `copy`."""
+    """Run another program with the same streams: `await call.run(dataclasses.replace(call, argv=…))`."""
     spawn: Callable[[Call], None]
-    """The same in the background: it outlives this program, not the sandbox."""
+    """The same in the background: it may outlive this program, but not the sandbox."""
     traps: dict[int, Callable[[], None]] = field(default_factory=dict)
-    """What to call instead of ending, by number of the signal."""
+    """Functions to call instead of ending, by signal number."""
     pid: int = 0
     code: str | None = None
     language: str | None = None

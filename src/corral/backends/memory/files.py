@@ -6,18 +6,14 @@ import asyncio
 import contextlib
 import errno
 import posixpath
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 
 from corral.backends.memory import archive as archives
-from corral.backends.memory import search
+from corral.backends.memory import search as searching
 from corral.backends.memory.tree import WRITE, Node, Spot, Tree, refuse
 from corral.base.filereports import told
-from corral.base.files import CHUNK_BYTES, DEFAULT_MATCH_LIMIT, AsyncFiles, check_content, encode, replace_text
-from corral.errors import (
-    SandboxFileNotFoundError,
-    became_a_link,
-)
-from corral.inside.lines import compile_pattern
+from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest, replace_text
+from corral.errors import became_a_link
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
 from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
@@ -27,14 +23,12 @@ class MemoryFiles(AsyncFiles):
     """Files in memory."""
 
     def __init__(self, tree: Tree, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
-        super().__init__(workdir=workdir)
+        super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=guard)
         self._tree = tree
-        self._sandbox_id = sandbox_id
-        self._guard = guard
 
     @contextlib.contextmanager
     def _acting(self, path: str, op: str) -> Iterator[Tree]:
-        """Around every operation: the sandbox lives, nobody else changes the tree, and refusals get our classes."""
+        """Around every operation: checks that the sandbox exists, locks the tree, and translates errors."""
         self._guard()
         with told(path, sandbox_id=self._sandbox_id, op=op), self._tree.lock:
             if isinstance(path, FollowedPath) and self._tree.has_link(path):
@@ -43,7 +37,7 @@ class MemoryFiles(AsyncFiles):
 
     # Reading and writing.
 
-    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         with self._acting(target, "read") as tree:
             data = tree.regular(target).data
@@ -52,30 +46,22 @@ class MemoryFiles(AsyncFiles):
             await asyncio.sleep(0)
             self._guard()
 
-    async def write(
-        self,
-        path: PathLike,
-        content: bytes | str | AsyncIterable[bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        exclusive: bool = False,
-        append: bool = False,
-    ) -> int:
-        target = self.at(path)
-        self._guard()
-        given = check_content(content)
-        data = given if isinstance(given, bytes) else b"".join([piece async for piece in given])
+    async def _write(self, request: WriteRequest, data: bytes) -> None:
+        target, mode = request.path, request.mode
         await asyncio.sleep(0)
         with self._acting(target, "write") as tree:
-            if parents:
+            if request.parents:
                 tree.make_folders(posixpath.dirname(target))
             spot = tree.find(target)
-            before = _replaceable(tree, spot, exclusive=exclusive)
+            before = _replaceable(tree, spot, exclusive=request.exclusive)
             if before is not None:
                 mode = before.mode if mode is None else mode
-            old = before.data if append and before is not None else b""
+            old = before.data if request.append and before is not None else b""
             tree.put(spot, Node("file", 0o644 if mode is None else mode, data=old + data))
+
+    async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
+        data = b"".join([piece async for piece in content])
+        await self._write(request, data)
         return len(data)
 
     async def _edit(
@@ -105,49 +91,17 @@ class MemoryFiles(AsyncFiles):
             prefix = target.rstrip("/")
             return [tree.describe(f"{prefix}/{name}", node) for name, node in sorted(folder.children.items())]
 
-    async def glob(
-        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
-    ) -> GlobResult:
-        root = self.at(path)
-        if pattern.startswith("/"):
-            root, pattern = SandboxPath("/"), pattern.lstrip("/")
+    async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
         with self._acting(root, "glob") as tree:
-            return search.glob(tree, root, pattern, hidden=hidden, limit=limit)
+            return searching.glob(tree, root, pattern, hidden=hidden, limit=limit)
 
-    async def grep(
-        self,
-        pattern: str,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = False,
-        hidden: bool = False,
-        limit: int = DEFAULT_MATCH_LIMIT,
-        without: Collection[str] = (),
-    ) -> GrepResult:
-        root = self.at(path)
-        with self._acting(root, "grep") as tree:
-            wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
-            return search.grep(
-                tree, root, wanted, include=include, hidden=hidden, limit=limit, without=frozenset(without)
-            )
+    async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
+        with self._acting(search.root, "grep") as tree:
+            return searching.grep(tree, search, limit=limit, without=without)
 
-    async def replace(
-        self,
-        pattern: str,
-        new: str | bytes,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = True,
-        hidden: bool = False,
-    ) -> ReplaceResult:
-        root = self.at(path)
-        with self._acting(root, "replace") as tree:
-            wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
-            return search.replace(tree, root, wanted, encode(new), fixed=fixed, include=include, hidden=hidden)
+    async def _replace(self, search: TextSearch, new: bytes) -> ReplaceResult:
+        with self._acting(search.root, "replace") as tree:
+            return searching.replace(tree, search, new)
 
     # Changing the tree.
 
@@ -169,17 +123,12 @@ class MemoryFiles(AsyncFiles):
                 tree.forget(moved)  # `put` counts it again
             tree.put(Spot(aim.path, aim.parent, aim.name, None), moved)
 
-    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        target = self.at(path)
-        try:
-            with self._acting(target, "remove") as tree:
-                spot = tree.find(target, follow=False)
-                if spot.node is not None and spot.node.children and not recursive:
-                    refuse(errno.ENOTEMPTY)
-                tree.forget(tree.take_away(spot))
-        except SandboxFileNotFoundError:
-            if not missing_ok:
-                raise
+    async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
+        with self._acting(path, "remove") as tree:
+            spot = tree.find(path, follow=False)
+            if spot.node is not None and spot.node.children and not recursive:
+                refuse(errno.ENOTEMPTY)
+            tree.forget(tree.take_away(spot))
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
         target = self.at(path)

@@ -1,4 +1,4 @@
-"""A program of the fake: a task in the event loop of whoever started it."""
+"""A program of the memory backend: a task in the event loop that started it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 from corral.backends.memory.call import Call, Input
 from corral.backends.memory.shell import KilledError
-from corral.base.process import AsyncProcess, Ending, as_bytes
-from corral.errors import CapabilityError, CorralError, ExecError
+from corral.base.process import AsyncProcess, Ending
+from corral.errors import CapabilityError, CorralError
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, Usage
 
@@ -24,36 +24,29 @@ _pids = itertools.count(2)
 
 
 class MemoryProcess(AsyncProcess):
-    """A program of the fake."""
+    """A program of the memory backend."""
 
     def __init__(self, *, sandbox_id: str, request: SpawnRequest) -> None:
-        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
-        self._sandbox_id = sandbox_id
+        super().__init__(request, sandbox_id=sandbox_id)
         self._pid = next(_pids)
         self._loop = asyncio.get_running_loop()
-        self._takes_input = request.stdin
         self.input = Input()
         if not request.stdin:
             self.input.feed(None)
-        self._timeout = request.timeout
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[object]] = set()
         self._traps: dict[int, Callable[[], None]] = {}
         self._begun = time.monotonic()
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
     def begin(self, call: Call, run: Callable[[Call], Awaitable[int]]) -> None:
         """Start it."""
         self._traps = call.traps
-        if self._timeout is not None:
-            self._timer = self._loop.call_later(self._timeout, self.end_tree, "timeout")
+        if self._request.timeout is not None:
+            self._timer = self._loop.call_later(self._request.timeout, self.end_tree, "timeout")
         self._add(self._run(call, run))
 
     def begin_child(self, work: Awaitable[int]) -> None:
-        """Something in the background that belongs to the same tree."""
+        """Start a background child, which belongs to the same tree."""
         self._add(_forget(work))
 
     def _add(self, work: Awaitable[object]) -> None:
@@ -83,26 +76,23 @@ class MemoryProcess(AsyncProcess):
     def _signalled(self, number: int) -> Ending:
         return Ending(128 + number, "signalled", self._usage(), signal=number)
 
-    # What callers do.
+    # What callers ask for.
 
-    async def write(self, data: bytes | str) -> None:
-        content = as_bytes(data)
-        if not self._takes_input or self.input.ended or self.ended:
-            if self._takes_input:
-                self.input.received += (
-                    content  # a scripted reply is over before it is fed: the record has it all the same
-                )
-            raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
-        self.input.feed(content)
+    async def _write(self, data: bytes) -> bool:
+        if not self._request.stdin:
+            return False
+        if self.input.ended or self.ended:
+            self.input.received += data  # a scripted reply may be over before it is fed: `PastCall` shows it
+            return False
+        self.input.feed(data)
         await asyncio.sleep(0)
+        return True
 
     async def close_stdin(self) -> None:
         self.input.feed(None)
 
-    async def signal(self, number: int) -> None:
-        if not 1 <= int(number) < signals.NSIG:
-            raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox_id, op="signal")
-        if self.ended or number in _HARMLESS:
+    async def _signal(self, number: int) -> None:
+        if number in _HARMLESS:
             return
         if number in self._traps and number != signals.SIGKILL:
             self._loop.call_soon_threadsafe(self._traps[number])
@@ -110,10 +100,7 @@ class MemoryProcess(AsyncProcess):
             text = "the memory backend does not support SIGSTOP and SIGCONT"
             raise CapabilityError(text, sandbox_id=self._sandbox_id, op="signal")
         else:
-            self._stop(self._signalled(int(number)))
-
-    async def resize(self, *, rows: int, columns: int) -> None:
-        raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize")
+            self._stop(self._signalled(number))
 
     def end_tree(self, reason: EndReason) -> None:
         self._stop(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))
@@ -123,9 +110,9 @@ class MemoryProcess(AsyncProcess):
         self._stop(error)
 
     def _stop(self, ending: Ending | CorralError) -> None:
-        """From any thread: the end is told at once, the tasks are cancelled in their own loop."""
+        """From any thread: report the end at once, and cancel the tasks in their loop."""
         self.finish(ending)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and has cancelled them
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks are cancelled
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
@@ -136,6 +123,6 @@ class MemoryProcess(AsyncProcess):
 
 
 async def _forget(work: Awaitable[int]) -> None:
-    """Nobody asks how a program in the background ended."""
+    """Run a background program, whose result is not used."""
     with contextlib.suppress(Exception):
         await work

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from corral.backends.memory.backend import MemoryBackend
 
 CODE_PROGRAM = "corral-code"
-"""What runs a snippet: `corral-code LANGUAGE FILE ARGS…`."""
+"""The program that runs a snippet: `corral-code LANGUAGE FILE ARGS…`."""
 
 
 class Box:
-    """The sandbox itself, which handles come and go to."""
+    """The sandbox itself, which any number of handles may use."""
 
     def __init__(self, spec: Spec, world: MemoryBackend) -> None:
         self.sandbox_id = str(uuid.uuid4())
@@ -49,7 +49,7 @@ class Box:
         self.arm(spec.lifetime.seconds)
 
     def arm(self, seconds: float | None) -> None:
-        """Set the moment of its end. In a thread: its owner's loop may be no more by then."""
+        """Set its deadline. With a thread: its owner's loop may be closed by then."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._deadline = None
@@ -71,7 +71,7 @@ class Box:
             raise SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, hint="make a new one")
 
     def end(self) -> None:
-        """End it, and all that runs in it. From any thread, and again."""
+        """End it with its programs. From any thread; idempotent."""
         if self.gone:
             return
         self.gone = True
@@ -83,7 +83,7 @@ class Box:
         self.world.ended(self)
 
     def describe(self) -> SandboxInfo:
-        """What a list says of it."""
+        """Its entry in a list."""
         left = self._deadline - time.monotonic() if self._deadline is not None else None
         labels = dict(self.spec.labels)
         return SandboxInfo(
@@ -153,7 +153,6 @@ class MemorySandbox(SandboxPrimitives):
         return await run_program(call, self._world.programs)
 
     def _refuse(self, request: SpawnRequest) -> None:
-        """What a fake can't give, it does not pretend to."""
         spec_options = {
             "pty": request.pty,
             "views": bool(request.read_only or request.hidden),
@@ -164,7 +163,7 @@ class MemorySandbox(SandboxPrimitives):
                 self.lacks(power)
 
     def _choose_runtime(self, language: Language, source: bytes) -> Runtime:
-        """Always the fake one. Raises: BackendUnavailableError for a language that the backend has no reply for."""
+        """The scripted runtime. Raises: BackendUnavailableError if there is no reply for the language."""
         self._check()
         text = language.strip(source) if language.strip else source
         self._world.check_language(language.name, text, self.id)
@@ -202,7 +201,7 @@ class MemorySandbox(SandboxPrimitives):
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         self._check()
         if lifetime_seconds is not None:
-            Lifetime(seconds=lifetime_seconds)  # raises for what is no time
+            Lifetime(seconds=lifetime_seconds)  # raises for an invalid value
         if not self._box.detached:
             self._world.name_it(self._box, name or self.spec.name)
             self._box.detached = True

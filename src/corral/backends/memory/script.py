@@ -1,4 +1,4 @@
-"""What a test scripts and what it can ask afterwards: replies by command or snippet, and a record of calls."""
+"""Scripted replies to commands and snippets, and the calls that were made, for a test to check."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from corral.backends.memory.call import Call, Input
 from corral.base.command import show_command
 
 Wanted = str | re.Pattern[str]
-"""A text that must be the whole command or snippet, or a pattern to be found in it."""
+"""The whole text of a command or snippet, or a pattern to find in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastCall:
-    """A call that was made. `text` is the shell text, the snippet, or the arguments as a shell would quote them."""
+    """A past call. `text` is the shell text, the snippet, or the arguments as a shell would quote them."""
 
     argv: tuple[str, ...]
     text: str
@@ -28,13 +28,13 @@ class PastCall:
 
     @property
     def stdin(self) -> bytes:
-        """The input that it was given so far."""
+        """The input so far."""
         return bytes(self.input.received)
 
 
 @dataclass(slots=True)
 class Reply:
-    """What answers a command or a snippet, as often as it is `left`."""
+    """A reply to a command or a snippet; `left` says how often it can still be used."""
 
     wanted: Wanted
     snippet: bool
@@ -46,30 +46,30 @@ class Reply:
     left: int | None
 
     def matches(self, text: str, language: str | None) -> bool:
-        """Whether it answers that command or snippet."""
+        """True if it is the reply to that command or snippet."""
         if self.left == 0 or self.snippet != (language is not None) or self.language not in (None, language):
             return False
         return text == self.wanted if isinstance(self.wanted, str) else self.wanted.search(text) is not None
 
 
 class Script:
-    """Replies in the order in which they were given; the first that fits and is not used up answers."""
+    """The replies; the first that matches and is not used up applies."""
 
     def __init__(self) -> None:
         self._rules: list[Reply] = []
         self._lock = threading.Lock()
 
     def add(self, reply: Reply) -> None:
-        """After those that are there."""
+        """Add a reply after the others."""
         with self._lock:
             self._rules.append(reply)
 
     def knows_code(self, text: str, language: str) -> bool:
-        """Whether a snippet has a reply."""
+        """True if a snippet has a reply."""
         return any(rule.matches(text, language) for rule in self._rules)
 
     async def play(self, call: Call) -> int | None:
-        """Answer a call: its exit code, or None if nothing was scripted for it."""
+        """Reply to a call; returns the exit code, or None if there is no reply for it."""
         text = show_command(call.argv) if call.code is None else call.code
         with self._lock:
             rule = next((rule for rule in self._rules if rule.matches(text, call.language)), None)

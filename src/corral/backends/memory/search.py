@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 import posixpath
-import re
 
 from corral.backends.memory.tree import READ, WRITE, Node, Tree
+from corral.base.files import TextSearch
 from corral.inside.glob import compile_glob, is_included
 from corral.inside.lines import find_lines, is_text, substitute
 from corral.results import FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult
 
 
 def glob(tree: Tree, root: str, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
-    """See `AsyncFiles.glob`."""
+    """The paths below a folder that match."""
     wanted, unreadable, found = compile_glob(pattern), list[str](), list[FileInfo]()
     tree.folder(root)
     real = tree.existing(root)[0]
@@ -26,19 +26,11 @@ def glob(tree: Tree, root: str, pattern: str, *, hidden: bool, limit: int) -> Gl
     return GlobResult(tuple(found), unreadable=tuple(unreadable))
 
 
-def grep(
-    tree: Tree,
-    root: str,
-    wanted: re.Pattern[bytes],
-    *,
-    include: str | None,
-    hidden: bool,
-    limit: int,
-    without: frozenset[str] = frozenset(),
-) -> GrepResult:
-    """See `AsyncFiles.grep`."""
+def grep(tree: Tree, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
+    """The lines that match. Raises: RefusedError for an invalid pattern."""
+    wanted = search.compile()
     unreadable, found = list[str](), list[GrepMatch]()
-    for at, node in _text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
+    for at, node in _text_files(tree, search, unreadable):
         if at in without:
             continue
         for number, text in find_lines(io.BytesIO(node.data), wanted):
@@ -48,21 +40,13 @@ def grep(
     return GrepResult(tuple(found), unreadable=tuple(unreadable))
 
 
-def replace(
-    tree: Tree,
-    root: str,
-    wanted: re.Pattern[bytes],
-    new: bytes,
-    *,
-    fixed: bool,
-    include: str | None,
-    hidden: bool,
-) -> ReplaceResult:
-    """See `AsyncFiles.replace`."""
+def replace(tree: Tree, search: TextSearch, new: bytes) -> ReplaceResult:
+    """Replace what matches. Raises: RefusedError for an invalid pattern."""
+    wanted = search.compile()
     unreadable, counts = list[str](), dict[str, int]()
-    for at, node in _text_files(tree, root, include=include, hidden=hidden, unreadable=unreadable):
+    for at, node in _text_files(tree, search, unreadable):
         try:
-            changed, count = substitute(node.data, wanted, new, fixed=fixed)
+            changed, count = substitute(node.data, wanted, new, fixed=search.fixed)
             if count:
                 tree.need(node, WRITE)
                 tree.put(tree.find(at), Node("file", node.mode, data=changed))
@@ -72,17 +56,15 @@ def replace(
     return ReplaceResult(counts, tuple(unreadable))
 
 
-def _text_files(
-    tree: Tree, root: str, *, include: str | None, hidden: bool, unreadable: list[str]
-) -> list[tuple[str, Node]]:
-    """The regular files below a path (or the one that it is) that hold text and may be read."""
-    path, top = tree.existing(root)
+def _text_files(tree: Tree, search: TextSearch, unreadable: list[str]) -> list[tuple[str, Node]]:
+    """The readable text files below a path, or the file at that path."""
+    path, top = tree.existing(search.root)
     found: list[tuple[str, Node]] = [(path, top)]
     if top.kind == "folder":
-        wanted = compile_glob(include) if include else None
+        wanted = compile_glob(search.include) if search.include else None
         found = [
             (at, node)
-            for at, node in tree.walk(path, unreadable=unreadable, hidden=hidden)
+            for at, node in tree.walk(path, unreadable=unreadable, hidden=search.hidden)
             if node.kind == "file" and is_included(posixpath.basename(at), posixpath.relpath(at, path), wanted)
         ]
     readable = []

@@ -1,6 +1,6 @@
 """A very small shell: simple commands, `;` `&&` `||` `&`, quotes, variables, redirections, and cd, exit, export, kill.
 
-What it does not know it says, with the exit code of a syntax error: a fake must not guess.
+Anything else is an error message and the exit code of a syntax error: a fake must not guess.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SYNTAX = 2
 
 
 class _SyntaxError(Exception):
-    """Something that this shell does not know."""
+    """Unsupported syntax."""
 
 
 class _ExitError(Exception):
@@ -64,7 +64,7 @@ class _Shell:
 
 
 async def run_text(call: Call, text: str, *, name: str, args: tuple[str, ...] = ()) -> int:
-    """Run a script; its exit code."""
+    """Run a script; returns its exit code."""
     state = _Shell(call, name, args, {}, dict(call.env), call.cwd)
     try:
         commands = _parse(text)
@@ -174,7 +174,7 @@ async def _redirect(state: _Shell, call: Call, command: _Command, written: dict[
 
 
 def _expand(state: _Shell, word: str) -> str:
-    """Take quotes off and put variables in."""
+    """Remove quotes and substitute variables."""
     parts = []
     for piece in _PIECE.finditer(word):
         if piece["raw"] is not None:
@@ -235,7 +235,7 @@ def _export(state: _Shell, call: Call) -> int:
 
 
 def _kill(state: _Shell, call: Call) -> int:
-    """Only of itself: there is nobody else."""
+    """A shell can only kill itself: the memory backend has no other processes."""
     words = [word for word in call.argv[1:] if word != "-s"]
     name = words[0].lstrip("-").removeprefix("SIG") if len(words) == 2 else "TERM"
     try:
@@ -249,7 +249,7 @@ def _kill(state: _Shell, call: Call) -> int:
 
 
 class KilledError(Exception):
-    """The program ended itself by a signal."""
+    """The program killed itself with a signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -1,6 +1,6 @@
-"""A tree of files in memory that behaves like a POSIX one: modes, links, times, one user, a limit of bytes.
+"""A tree of files in memory that behaves like POSIX: modes, links, times, one user, a limit in bytes.
 
-Refusals are `OSError`s with the number a kernel would give. Every method may be called from any thread.
+Errors are `OSError`s with the number that a kernel would return. Methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Node:
 
     @property
     def size(self) -> int:
-        """As `stat` says it."""
+        """The size, as `stat` reports it."""
         return len(self.data) if self.kind == "file" else len(os.fsencode(self.target))
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a path leads, with every link on the way followed. `node` is None if only the last name is missing."""
+    """The place of a path, with all links resolved. `node` is None if only the last name does not exist."""
 
     path: str
     parent: Node
@@ -53,7 +53,7 @@ class Spot:
 
 
 def refuse(number: int) -> NoReturn:
-    """Say no as a kernel does."""
+    """Raises: OSError with that number."""
     raise OSError(number, os.strerror(number))
 
 
@@ -75,7 +75,7 @@ class Tree:
         self.folder("/etc").children["hostname"] = Node("file", 0o644, uid=0, data=b"corral\n")
 
     def _found(self, path: str, *, uid: int, mode: int) -> None:
-        """Lay a folder down without asking who may. Only at the beginning."""
+        """Create an initial folder, without permission checks."""
         here = self.root
         for part in filter(None, path.split("/")):
             here = here.children.setdefault(part, Node("folder", mode, uid=uid))
@@ -117,7 +117,7 @@ class Tree:
         return Spot("/" + "/".join(names), parent, names[-1] if names else "", nodes[-1])
 
     def has_link(self, path: str) -> bool:
-        """Whether a part of a path is a link."""
+        """True if a part of a path is a link."""
         here: Node | None = self.root
         for part in filter(None, path.split("/")):
             here = here.children.get(part) if here is not None else None
@@ -126,14 +126,14 @@ class Tree:
         return False
 
     def existing(self, path: str, *, follow: bool = True) -> tuple[str, Node]:
-        """The real path and what is there. Raises: as `find`."""
+        """The real path and its node. Raises: as `find`, and ENOENT."""
         spot = self.find(path, follow=follow)
         if spot.node is None:
             refuse(errno.ENOENT)
         return spot.path, spot.node
 
     def regular(self, path: str) -> Node:
-        """A regular file that may be read. Raises: as `find`, EISDIR, EINVAL for something special."""
+        """A readable regular file. Raises: as `find`, EISDIR, EINVAL for other kinds."""
         node = self.existing(path)[1]
         if node.kind != "file":
             refuse(errno.EISDIR if node.kind == "folder" else errno.EINVAL)
@@ -141,7 +141,7 @@ class Tree:
         return node
 
     def folder(self, path: str) -> Node:
-        """A folder that may be listed. Raises: as `find`."""
+        """A readable folder. Raises: as `find`."""
         node = self.existing(path)[1]
         if node.kind != "folder":
             refuse(errno.ENOTDIR)
@@ -149,18 +149,18 @@ class Tree:
         return node
 
     def need(self, node: Node, bit: int) -> None:
-        """Raises: EACCES where the user may not."""
+        """Raises: EACCES if the user lacks that permission."""
         if not (node.mode >> (6 if node.uid == UID else 0)) & bit:
             refuse(errno.EACCES)
 
     def describe(self, path: str, node: Node) -> FileInfo:
-        """What `stat` says."""
+        """The information that `stat` returns."""
         target = node.target if node.kind == "link" else None
         group = GID if node.uid == UID else 0
         return FileInfo(path, node.kind, node.size, node.mode, node.modified, node.uid, group, target)
 
     def walk(self, path: str, *, unreadable: list[str], hidden: bool) -> Iterator[tuple[str, Node]]:
-        """Everything below, folders before their content, names sorted, links not followed."""
+        """Everything below a path: folders before their content, names sorted, links not followed."""
         stack = [self.existing(path)]
         while stack:
             at, folder = stack.pop()
@@ -181,7 +181,7 @@ class Tree:
     # Changing.
 
     def put(self, spot: Spot, node: Node) -> None:
-        """Lay something down at a spot, in place of what is there. Raises: EACCES, ENOSPC."""
+        """Place a node at a spot, replacing the old one. Raises: EACCES, ENOSPC."""
         self.need(spot.parent, WRITE)
         grown = node.size - (spot.node.size if spot.node is not None and spot.node.kind == "file" else 0)
         if node.kind == "file" and self._used_bytes + grown > self._limit_bytes:
@@ -195,19 +195,19 @@ class Tree:
             self.tell(spot.path, "written")
 
     def take_away(self, spot: Spot) -> Node:
-        """Take something out of its folder. Raises: EACCES, EPERM."""
+        """Remove a node from its folder, and return it. Raises: EACCES, EPERM."""
         if spot.node is None or not spot.name:
             refuse(errno.ENOENT if spot.name else errno.EPERM)
         self.need(spot.parent, WRITE)
         if spot.parent.mode & 0o1000 and spot.node.uid != UID:
-            refuse(errno.EPERM)  # sticky: only one's own
+            refuse(errno.EPERM)  # sticky: only the owner may
         del spot.parent.children[spot.name]
         spot.parent.modified = time.time()
         self.tell(spot.path, "removed", folder=spot.node.kind == "folder")
         return spot.node
 
     def forget(self, node: Node) -> None:
-        """Give back the bytes of what was taken away."""
+        """Subtract the bytes of a removed node from the used ones."""
         stack = [node]
         while stack:
             current = stack.pop()
@@ -215,7 +215,7 @@ class Tree:
             stack.extend(current.children.values())
 
     def make_folders(self, path: str, *, taken: int = errno.ENOTDIR) -> None:
-        """`mkdir -p`. Raises: ENOTDIR where something else is in the way, `taken` where it is the last of them."""
+        """`mkdir -p`. Raises: ENOTDIR if a part is not a folder, `taken` if it is the last one."""
         parts = [part for part in path.split("/") if part not in ("", ".")]
         for count in range(1, len(parts) + 1):
             spot = self.find("/" + "/".join(parts[:count]))
@@ -226,18 +226,18 @@ class Tree:
 
     @property
     def used_bytes(self) -> int:
-        """All files together."""
+        """The size of all files."""
         return self._used_bytes
 
     # Watching.
 
     def listen(self, listener: Callable[[WatchEvent], None]) -> Callable[[], None]:
-        """Be told of every change; gives what ends it."""
+        """Call a function with every change; returns a function that ends this."""
         with self.lock:
             self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def tell(self, path: str, kind: Change, *, folder: bool = False) -> None:
-        """Pass a change on."""
+        """Report a change to all listeners."""
         for listener in list(self._listeners):
             listener(WatchEvent(path, kind, folder))

@@ -19,7 +19,7 @@ from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.errors import CapabilityError
 from corral.protocol import Backend, OnEvent
-from corral.results import Capabilities
+from corral.results import DERIVED_POWERS, Capabilities
 from corral.spec import Spec
 
 WARNING = (
@@ -95,7 +95,7 @@ class UnsafeSubprocessBackend(Backend):
             cpu="none",
             disk="none",
             network=("open",),
-            powers=frozenset({"pty", "sessions", "interpreter"}),
+            powers=DERIVED_POWERS | {"pty"},
             notes=_NOTES if sys.platform == "linux" else (*_NOTES, *_NOTES_ELSEWHERE),
         )
 

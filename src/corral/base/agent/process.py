@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.base.agent.channel import Channel, Explain, never, told
-from corral.base.process import AsyncProcess, Ending, as_bytes
+from corral.base.process import AsyncProcess, Ending
 from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
 from corral.errors import (
@@ -73,9 +73,8 @@ class AgentProcess(AsyncProcess):
         was_out_of_memory: Callable[[], Awaitable[bool]] = never,
     ) -> None:
         """`inherit`: the program gets the agent's environment, too. `task`: run this instead of a program."""
-        super().__init__(output_limit_bytes=request.output_limit_bytes, listened=request.listened)
+        super().__init__(request, sandbox_id=sandbox_id)
         self._channel: Channel | None = None
-        self._request = request
         self._order: dict[str, Any] = {
             "argv": request.argv,
             "env": dict(request.env),
@@ -93,9 +92,7 @@ class AgentProcess(AsyncProcess):
         self._task = task
         if task is not None:
             self._order |= {"task": task.name, "request": task.request}
-        self._sandbox_id = sandbox_id
         self._was_out_of_memory = was_out_of_memory
-        self._pid = 0
         self._began = time.monotonic()
         self._made_by = os.getpid()
         self._portal = portal
@@ -325,10 +322,6 @@ class AgentProcess(AsyncProcess):
 
     # For callers in any loop.
 
-    @property
-    def pid(self) -> int:
-        return self._pid
-
     def _here(self) -> None:
         if os.getpid() != self._made_by:
             raise ExecError(
@@ -337,11 +330,11 @@ class AgentProcess(AsyncProcess):
                 op="exec",
             )
 
-    async def write(self, data: bytes | str) -> None:
+    async def _write(self, data: bytes) -> bool:
         self._here()
-        await self._portal.arun(self._write(as_bytes(data)))
+        return await self._portal.arun(self._write_all(data))
 
-    async def _write(self, data: bytes) -> None:
+    async def _write_all(self, data: bytes) -> bool:
         assert self._turn is not None
         assert self._room is not None
         async with self._turn:
@@ -351,10 +344,11 @@ class AgentProcess(AsyncProcess):
                     self._room.clear()
                     await self._room.wait()
                 if not self._input_open:
-                    raise ExecError("the program's stdin is closed", sandbox_id=self._sandbox_id, op="write")
+                    return False
                 self._credit -= len(piece)
                 small = self._packer.pack(piece) if self._channel is not None and self._channel.packs else None
                 self._say(b"I" if small is None else b"J", piece if small is None else small)
+        return True
 
     async def close_stdin(self) -> None:
         self._here()
@@ -367,16 +361,11 @@ class AgentProcess(AsyncProcess):
                 self._input_open = self._request.pty
                 self._say(b"E")
 
-    async def signal(self, number: int) -> None:
-        if isinstance(number, bool) or not 1 <= int(number) < signals.NSIG:
-            raise ExecError(f"{number!r} is not a signal", sandbox_id=self._sandbox_id, op="signal")
+    async def _signal(self, number: int) -> None:
         self._here()
-        if not self.ended:
-            self._call(b"G", int(number).to_bytes(4, "big"))
+        self._call(b"G", number.to_bytes(4, "big"))
 
-    async def resize(self, *, rows: int, columns: int) -> None:
-        if not self._request.pty or self.ended:
-            raise ExecError("the program has no terminal", sandbox_id=self._sandbox_id, op="resize")
+    async def _resize(self, *, rows: int, columns: int) -> None:
         self._here()
         self._call(b"R", struct.pack(">HH", rows, columns))
 

@@ -5,40 +5,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 
-from corral.base.exchange import SPOOL_BYTES, Known, measured
+from corral.base.exchange import Known, measured
 from corral.base.filereports import told
-from corral.base.files import (
-    CHUNK_BYTES,
-    DEFAULT_MATCH_LIMIT,
-    AsyncFiles,
-    changed_meanwhile,
-    check_content,
-    encode,
-    replace_text,
-    spool,
-)
-from corral.base.shellfiles import scripts, search
+from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest, changed_meanwhile, replace_text
+from corral.base.shellfiles import scripts
+from corral.base.shellfiles import search as searching
 from corral.base.shellfiles.faults import has_word, make_error
 from corral.base.shellfiles.infos import parse_records, parse_stat
 from corral.base.shellfiles.running import Runner, Spawn
 from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
-from corral.errors import (
-    CapabilityError,
-    EditConflictError,
-    SandboxFileError,
-    SandboxFileNotFoundError,
-    SandboxNotFolderError,
-)
+from corral.errors import EditConflictError, SandboxFileError
 from corral.inside.glob import compile_glob, find_depth
-from corral.inside.lines import compile_pattern, substitute
+from corral.inside.lines import substitute
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import BrokenArchiveError
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
-from corral.results import EditResult, ExecResult, FileInfo, GlobResult, GrepResult, ReplaceResult, WatchEvent
+from corral.results import EditResult, ExecResult, FileInfo, GlobResult, GrepResult, ReplaceResult
 
 _EDIT_ATTEMPTS = 8
 
@@ -47,10 +33,8 @@ class ShellFiles(AsyncFiles):
     """Files by shell scripts that run inside as `user`. `guard` is called before everything else."""
 
     def __init__(self, spawn: Spawn, *, user: str, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
-        super().__init__(workdir=workdir)
-        self._sandbox_id = sandbox_id
+        super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=guard)
         self._runner = Runner(spawn, user=user, guard=guard)
-        self._guard = guard
         self._turn = Turn()
 
     async def _run(self, script: str, *args: str, path: str, op: str) -> bytes:
@@ -65,7 +49,7 @@ class ShellFiles(AsyncFiles):
 
     # Reading and writing.
 
-    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncIterator[bytes]:
+    async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         head = b""
         async with self._runner.open(_for(target, scripts.READ), (target,)) as run:
@@ -80,26 +64,8 @@ class ShellFiles(AsyncFiles):
                     yield piece[offset : offset + chunk_bytes]
             self._check(await run.process.wait(), path=target, op="read")
 
-    async def write(
-        self,
-        path: PathLike,
-        content: bytes | str | AsyncIterable[bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        exclusive: bool = False,
-        append: bool = False,
-    ) -> int:
-        target = self.at(path)
-        self._guard()
-        how = "exclusive" if exclusive else "append" if append else "replace"
-        data = check_content(content)
-        if not isinstance(data, bytes):
-            data, rest = await spool(data, limit_bytes=SPOOL_BYTES)
-            if rest is not None:
-                return await self._write_stream(target, rest, mode, "yes" if parents else "no", how)
-        await self._put(target, data, mode=mode, parents=parents, how=how)
-        return len(data)
+    async def _write(self, request: WriteRequest, data: bytes) -> None:
+        await self._put(request.path, data, mode=request.mode, parents=request.parents, how=_how(request))
 
     async def _put(
         self, target: str, data: bytes, *, mode: int | None = None, parents: bool = False, how: str, sha256: str = ""
@@ -119,11 +85,11 @@ class ShellFiles(AsyncFiles):
             raise changed_meanwhile(target, sandbox_id=self._sandbox_id)
         self._check(end, path=target, op="edit" if how == "swap" else "write")
 
-    async def _write_stream(
-        self, target: str, content: AsyncIterable[bytes], mode: int | None, parents: str, how: str
-    ) -> int:
+    async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
         """Write content of an unknown size: to a temporary file first, which is renamed when all content has come."""
-        name, mode_text = _new_name(), "keep" if mode is None else f"{mode:o}"
+        target, name, how = request.path, _new_name(), _how(request)
+        mode_text = "keep" if request.mode is None else f"{request.mode:o}"
+        parents = "yes" if request.parents else "no"
         counted = measured(content)
         try:
             args = (target, name, "any", mode_text, parents, how, "")
@@ -182,12 +148,7 @@ class ShellFiles(AsyncFiles):
             self._check(await run.process.wait(), path=target, op="list")
         return sorted(found, key=lambda info: info.name)
 
-    async def glob(
-        self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
-    ) -> GlobResult:
-        root = self.at(path)
-        if pattern.startswith("/"):
-            root, pattern = SandboxPath("/"), pattern.lstrip("/")
+    async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
         wanted, found, prefix = compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
         args = (root, str(find_depth(pattern) or 0), "all" if hidden else "visible", "")
         async with self._runner.open(_for(root, scripts.WALK), args) as run:
@@ -198,56 +159,39 @@ class ShellFiles(AsyncFiles):
                     found.append(info)
             end = await run.process.wait()
             self._check(end, path=root, op="glob")
-        return GlobResult(_sorted(found), unreadable=search.find_unreadable(end.stderr_bytes, root))
+        return GlobResult(_sorted(found), unreadable=searching.find_unreadable(end.stderr_bytes, root))
 
-    async def grep(
-        self,
-        pattern: str,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = False,
-        hidden: bool = False,
-        limit: int = DEFAULT_MATCH_LIMIT,
-        without: Collection[str] = (),
-    ) -> GrepResult:
-        root = self.at(path)
+    async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
+        root = search.root
         with told(root, sandbox_id=self._sandbox_id, op="grep"):
-            wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
-        async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
-            matches, truncated = await search.grep(
-                run.output, root, wanted, include=include, limit=limit, without=frozenset(without)
+            wanted = search.compile()
+        async with self._runner.open(
+            _for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)
+        ) as run:
+            matches, truncated = await searching.grep(
+                run.output, root, wanted, include=search.include, limit=limit, without=without
             )
             if truncated:
                 return GrepResult(matches, truncated=True)
             end = await run.process.wait()
             self._check(end, path=root, op="grep")
-        return GrepResult(matches, unreadable=search.find_unreadable(end.stderr_bytes, root))
+        return GrepResult(matches, unreadable=searching.find_unreadable(end.stderr_bytes, root))
 
-    async def replace(
-        self,
-        pattern: str,
-        new: str | bytes,
-        *,
-        path: PathLike = ".",
-        include: str | None = None,
-        ignore_case: bool = False,
-        fixed: bool = True,
-        hidden: bool = False,
-    ) -> ReplaceResult:
-        root = self.at(path)
+    async def _replace(self, search: TextSearch, new: bytes) -> ReplaceResult:
+        root = search.root
         with told(root, sandbox_id=self._sandbox_id, op="replace"):
-            wanted = compile_pattern(pattern, fixed=fixed, ignore_case=ignore_case)
-        async with self._runner.open(_for(root, scripts.SEARCH), search.arguments(root, hidden=hidden)) as run:
-            places = await search.find_files(run.output, root, wanted, include=include)
+            wanted = search.compile()
+        async with self._runner.open(
+            _for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)
+        ) as run:
+            places = await searching.find_files(run.output, root, wanted, include=search.include)
             end = await run.process.wait()
             self._check(end, path=root, op="replace")
-        unreadable, counts = list(search.find_unreadable(end.stderr_bytes, root)), dict[str, int]()
+        unreadable, counts = list(searching.find_unreadable(end.stderr_bytes, root)), dict[str, int]()
         for place in places:
             try:
                 content = await self.read(place)
-                changed, count = substitute(content, wanted, encode(new), fixed=fixed)
+                changed, count = substitute(content, wanted, new, fixed=search.fixed)
                 if count:
                     await self._put(place, changed, how="swap", sha256=hashlib.sha256(content).hexdigest())
                     counts[place] = count
@@ -263,13 +207,8 @@ class ShellFiles(AsyncFiles):
         origin, goal = self.at(source), self.at(target)
         await self._run(scripts.MOVE, origin, goal, "overwrite" if overwrite else "", path=origin, op="move")
 
-    async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
-        target = self.at(path)
-        try:
-            await self._run(scripts.REMOVE, target, "recursive" if recursive else "", path=target, op="remove")
-        except (SandboxFileNotFoundError, SandboxNotFolderError):
-            if not missing_ok:
-                raise
+    async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
+        await self._run(scripts.REMOVE, path, "recursive" if recursive else "", path=path, op="remove")
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
         target = self.at(path)
@@ -285,14 +224,6 @@ class ShellFiles(AsyncFiles):
         await self._run(scripts.CHMOD, target, f"{mode & 0o7777:o}", path=target, op="chmod")
 
     # Streams.
-
-    async def watch(self, path: PathLike = ".", *, recursive: bool = True) -> AsyncIterator[WatchEvent]:
-        self._guard()
-        raise CapabilityError(
-            "this backend does not support watch",
-            sandbox_id=self._sandbox_id, op="watch", hint="call list or glob again and compare `modified`",
-        )  # fmt: skip
-        yield  # makes this an async generator, as the contract requires
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
@@ -319,6 +250,10 @@ class ShellFiles(AsyncFiles):
 def _for(path: str, script: str) -> str:
     """A script, preceded by whether it follows links in its path."""
     return (scripts.NO_LINKS if isinstance(path, FollowedPath) else scripts.LINKS) + script
+
+
+def _how(request: WriteRequest) -> str:
+    return "exclusive" if request.exclusive else "append" if request.append else "replace"
 
 
 def _new_name() -> str:

@@ -6,11 +6,13 @@ So it prints the lines of that command, saves artifacts where it did, and falls 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from corral.cli.forge.live import View
 from corral.cli.run import note
+from corral.forge.artifacts import read_artifact
 from corral.forge.dreamfoundry import (
     ScoreLine,
     candidate_lines,
@@ -22,6 +24,7 @@ from corral.forge.dreamfoundry import (
     write_lines,
 )
 from corral.forge.events import ForgeEvent
+from corral.forge.judge.rubric import assess_quality
 from corral.forge.outcome import Attempt
 
 if TYPE_CHECKING:
@@ -32,33 +35,23 @@ if TYPE_CHECKING:
 _MAX_BYTES = 64 * 1024 * 1024
 
 
-class DreamFoundryLines:
-    """The view: each candidate when it has ended."""
+class DreamFoundryLines(View):
+    """Shows each candidate when it has ended."""
 
     def __init__(self, stream: TextIO, names: Mapping[str, str]) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._names = names
 
     def __call__(self, event: ForgeEvent) -> None:
-        data = event.data
+        lines = []
         if event.kind == "warning":
-            self._write([f"warning: {data.get('text', '')}"])
+            lines = [f"warning: {event.data.get('text', '')}"]
         elif event.kind == "attempt-ended" and event.candidate is not None:
-            attempt = Attempt.from_json(data)
-            self._write(
-                candidate_lines(
-                    self._names.get(event.candidate, event.candidate),
-                    error=explain(attempt),
-                    has_artifact=bool(attempt.artifacts),
-                    seconds=attempt.seconds or 0.0,
-                )
-            )
-
-    @contextlib.asynccontextmanager
-    async def shown(self) -> AsyncIterator[None]:
-        yield
-
-    def _write(self, lines: list[str]) -> None:
+            attempt = Attempt.from_json(event.data)
+            lines = candidate_lines(
+                self._names.get(event.candidate, event.candidate), error=explain(attempt),
+                has_artifact=bool(attempt.artifacts), seconds=attempt.seconds or 0.0,
+            )  # fmt: skip
         with contextlib.suppress(OSError, ValueError):  # the reader may be gone; the contest goes on
             write_lines(self._stream, lines)
 
@@ -73,12 +66,11 @@ def begin(request: Gathered, stream: TextIO | None) -> None:
         write_lines(stream, lines)
     for candidate in request.candidates:
         if not _is_run(request.artifacts / candidate.id):
-            with contextlib.suppress(OSError):  # one that stays is overwritten, or reported
-                forget_artifact(request.artifacts, candidate.id)
+            forget_artifact(request.artifacts, candidate.id)
 
 
 def conclude(request: Gathered, result: ContestResult, stream: TextIO | None) -> list[str]:
-    """Save the artifacts and print the table. Gives messages about artifacts that could not be saved."""
+    """Save the artifacts and print the table. Returns messages about artifacts that could not be saved."""
     contents = {candidate.id: _read(result, candidate.id) for candidate in request.candidates}
     unsaved = []
     for candidate_id, content in contents.items():
@@ -107,8 +99,6 @@ def had_no_sandbox(result: ContestResult) -> str | None:
 
 
 def _line(candidate_id: str, standing: Standing | None, content: bytes | None) -> ScoreLine:
-    from corral.forge.judge.rubric import assess_quality
-
     if standing is not None and standing.rank is not None:
         points = {name: found.points for name, found in standing.scores.items()}
         return ScoreLine(
@@ -122,8 +112,6 @@ def _line(candidate_id: str, standing: Standing | None, content: bytes | None) -
 
 def _read(result: ContestResult, candidate_id: str) -> bytes | None:
     """The artifact, also of a candidate that failed."""
-    from corral.forge.artifacts import read_artifact
-
     for (candidate, _), folder in sorted(result.artifact_folders.items()):
         if candidate == candidate_id:
             with contextlib.suppress(OSError):

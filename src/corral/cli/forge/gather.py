@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -20,20 +20,35 @@ from click.core import ParameterSource
 from corral.cli import options
 from corral.cli.forge.runs import find_run
 from corral.errors import CorralError, RunFolderError, SandboxGoneError, SpecError
-
-if TYPE_CHECKING:
-    from corral.forge.candidate import Candidate
-    from corral.forge.consent import Granted, Permission
-    from corral.forge.contestfile import ContestFile
-    from corral.forge.judge.judge import Judge
-    from corral.forge.runfolder import Run
-    from corral.forge.settings import Settings
-    from corral.protocol import Backend
+from corral.forge.candidate import Candidate, as_candidates
+from corral.forge.consent import (
+    SAFE_BACKEND,
+    TRUST,
+    Granted,
+    Permission,
+    flags_for,
+    permission_for_backend,
+    permissions_of_candidates,
+    permissions_of_contest,
+    permissions_of_run,
+    refuse,
+    show,
+)
+from corral.forge.contestfile import NAME, ContestFile, find_contest_file, read_contest_file
+from corral.forge.definition import rebuild_candidates, rebuild_settings
+from corral.forge.judge.judge import Judge
+from corral.forge.judgefile import find_judge, recognise_judge
+from corral.forge.runfolder import Run
+from corral.forge.service import DOTENV, describe_service, find_lack, find_service, open_service
+from corral.forge.settings import Settings
+from corral.forge.shipped import OBJECTIVE, find_scripts
+from corral.protocol import Backend
+from corral.spec import NetworkPolicy, parse_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """Everything that `Contest` is made of."""
+    """The arguments of `Contest`, and what to print."""
 
     candidates: tuple[Candidate, ...]
     objective: str
@@ -51,7 +66,7 @@ class Gathered:
     is_dream_foundry: bool = False
     """Whether it is the command of Dream Foundry: `--daytona`, its candidates and its rubric."""
     again: tuple[str, ...]
-    """The flags that a command line that resumes it needs, because the folder does not have or grant them."""
+    """The flags that are needed to resume it, because the run's folder does not have or grant them."""
 
     @property
     def is_remote(self) -> bool:
@@ -93,9 +108,6 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         SpecError, RunFolderError: invalid values, and permissions that no flag grants.
         click.UsageError: arguments that exclude each other.
     """
-    from corral.forge.contestfile import read_contest_file
-    from corral.forge.shipped import OBJECTIVE, find_scripts
-
     names, told = _find_objective(names, flags)
     artifacts = flags["artifacts"]
     file = _find_file(names, resumed=bool(flags["resume"]))
@@ -106,28 +118,24 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     flags.weak = contest is None and resumed is None
     usual: str | None = None
     judge = flags["judge"] or (contest.judge if contest is not None else None)
+    if contest is not None and judge is not None and judge == contest.judge and ":" in judge:
+        judge = str(contest.path.parent / judge)
     granted = _read_granted(flags)
     backend, permissions = _name_backend(flags, contest, resumed)
     if contest is not None:
-        from corral.forge.consent import permissions_of_contest
-
         candidates = _equip(contest.candidates, flags)
         permissions += permissions_of_contest(contest, candidates, granted, judge=not flags["judge"])
     elif names:
         candidates = _equip(_from_names(names), flags)
     elif resumed is not None:
-        from corral.forge.consent import permissions_of_run
-
         candidates = ()
         permissions += permissions_of_run(resumed.definition, granted)
     else:
         candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
         usual = OBJECTIVE
-        judge = judge or "rubric"  # whatever the objective: these scripts write a list of events
+        judge = judge or "rubric"  # for any objective: these scripts write a list of events
     notes = _ask(permissions, flags, contest, resumed)
     if not candidates and resumed is not None:
-        from corral.forge.definition import rebuild_candidates
-
         candidates = rebuild_candidates(resumed.definition, flags.env)
     objective = told or (contest.objective if contest is not None else None)
     objective = objective or (resumed.objective if resumed is not None else usual)
@@ -137,7 +145,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
     return Gathered(
         candidates=candidates,
         objective=objective,
-        judge=_find_judge(judge, contest, resumed),
+        judge=_find_judge(judge, resumed),
         backend=opened,
         settings=_settings(flags, contest, resumed),
         artifacts=artifacts,
@@ -146,7 +154,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         remarks=more,
         says_where=bool(flags["daytona"]),
         is_dream_foundry=bool(flags["daytona"]) and usual is not None and judge == "rubric" and not resumed,
-        again=_again(judge, contest, candidates, opened, flags),
+        again=_again(judge, candidates, opened, flags),
     )
 
 
@@ -162,9 +170,7 @@ def _find_objective(names: Sequence[str], flags: Flags) -> tuple[Sequence[str], 
 def _ask(
     permissions: list[Permission], flags: Flags, contest: ContestFile | None, resumed: Run | None
 ) -> tuple[str, ...]:
-    """Refuse permissions that files ask for, unless `--trust` grants them. Gives what to print about them."""
-    from corral.forge.consent import refuse, show
-
+    """Refuse permissions that files ask for, unless `--trust` grants them. Returns what to print about them."""
     who = ".env in this folder"
     if contest is not None:
         who = str(contest.path)
@@ -176,9 +182,6 @@ def _ask(
 
 
 def _read_granted(flags: Flags) -> Granted:
-    from corral.forge.consent import Granted
-    from corral.spec import NetworkPolicy
-
     network = flags["network"]
     return Granted(
         packages=frozenset(flags["packages"] or ()),
@@ -187,24 +190,11 @@ def _read_granted(flags: Flags) -> Granted:
     )
 
 
-def _again(
-    judge: str | None, contest: ContestFile | None, candidates: Sequence[Candidate], backend: str | Backend,
-    flags: Flags,
-) -> tuple[str, ...]:  # fmt: skip
-    """The folder grants nothing by itself, so what it needs is given as flags."""
-    from corral.forge.consent import (
-        SAFE_BACKEND,
-        TRUST,
-        Granted,
-        flags_for,
-        permission_for_backend,
-        permissions_of_candidates,
-    )
-
+def _again(judge: str | None, candidates: Sequence[Candidate], backend: str | Backend, flags: Flags) -> tuple[str, ...]:
+    """The flags that are needed to resume it: the folder itself grants nothing."""
     words: list[str] = []
     if judge is not None and ":" in judge:
-        here = contest is not None and judge == contest.judge
-        words += ["--judge", str(contest.path.parent / judge) if contest is not None and here else judge]
+        words += ["--judge", judge]
     names = {*flags.env, *(name for candidate in candidates for name in candidate.env)}
     for name in sorted(names):
         words += ["--env", f"{name}=…"]
@@ -219,8 +209,6 @@ def _again(
 
 
 def _find_file(names: Sequence[str], *, resumed: bool) -> Path | None:
-    from corral.forge.contestfile import NAME, find_contest_file
-
     if not names:
         here = Path(NAME)
         return here if here.is_file() and not resumed else None
@@ -233,8 +221,6 @@ def _find_file(names: Sequence[str], *, resumed: bool) -> Path | None:
 
 
 def _from_names(names: Sequence[str]) -> tuple[Candidate, ...]:
-    from corral.forge.candidate import as_candidates
-
     for name in names:
         if name.startswith("git+") or Path(name).exists():
             continue
@@ -248,7 +234,7 @@ def _from_names(names: Sequence[str]) -> tuple[Candidate, ...]:
 
 
 def _equip(candidates: Sequence[Candidate], flags: Flags) -> tuple[Candidate, ...]:
-    """The candidates with what flags give to each."""
+    """The candidates with the variables, packages, image and network of the flags."""
     env, packages = flags.env, tuple(flags["packages"] or ())
     more: dict[str, Any] = {name: flags[name] for name in ("image", "network") if flags[name] is not None}
     return tuple(
@@ -263,8 +249,6 @@ def _name_backend(
     flags: Flags, contest: ContestFile | None, resumed: Run | None
 ) -> tuple[str | Backend, list[Permission]]:
     """The backend, and the permissions that a file needs for it."""
-    from corral.forge.consent import SAFE_BACKEND, Permission, permission_for_backend
-
     permissions: list[Permission] = []
     chosen: str | Backend | None = None
     if flags.typed("backend") or flags.typed("url"):
@@ -291,8 +275,6 @@ def _name_backend(
             permissions.append(permission_for_backend(wanted))
     chosen = chosen or SAFE_BACKEND
     if chosen == "daytona":
-        from corral.forge.service import DOTENV, find_lack, find_service
-
         service = None if flags["daytona"] and find_lack() else find_service()
         if service is not None and service.source == DOTENV and service.api_url is not None:
             permissions.append(Permission(f"address {service.url} (in .env)"))
@@ -302,8 +284,6 @@ def _name_backend(
 def _open_backend(chosen: str | Backend, flags: Flags) -> tuple[str | Backend, tuple[str, ...]]:
     if chosen != "daytona":
         return chosen, ()
-    from corral.forge.service import describe_service, find_lack, open_service
-
     lack = find_lack() if flags["daytona"] else None
     if lack is not None:
         return "embedded", (f"{lack}, falling back to local",)
@@ -318,28 +298,18 @@ async def _find_fault(backend: Backend) -> str | None:
     """Why a service can't be used: it can't be reached, or refuses the key. None if it answers."""
     try:
         await backend.connect(f"corral-{secrets.token_hex(8)}")  # no sandbox has such a name
-    except SandboxGoneError:
-        return None
     except CorralError as error:
-        return error.message
+        return None if isinstance(error, SandboxGoneError) else error.message
     return None
 
 
-def _find_judge(name: str | None, contest: ContestFile | None, resumed: Run | None) -> Judge:
-    from corral.forge.judgefile import find_judge, recognise_judge
-
-    if name is not None:
-        return find_judge(name, folder=contest.path.parent if contest is not None and name == contest.judge else None)
-    if resumed is not None:
+def _find_judge(name: str | None, resumed: Run | None) -> Judge:
+    if name is None and resumed is not None:
         return recognise_judge(resumed.definition.get("judge", {}))
-    return find_judge("default")
+    return find_judge("default" if name is None else name)
 
 
 def _settings(flags: Flags, contest: ContestFile | None, resumed: Run | None) -> Settings:
-    from corral.forge.definition import rebuild_settings
-    from corral.forge.settings import Settings
-    from corral.spec import Resources, parse_size
-
     base = rebuild_settings(resumed.definition) if resumed is not None and contest is None else Settings()
     if contest is not None:
         base = replace(base, **contest.settings)
@@ -357,8 +327,7 @@ def _settings(flags: Flags, contest: ContestFile | None, resumed: Run | None) ->
         if flags[name] is not None:
             limits[target] = parse_size(flags[name], what=f"--{name}")
     if limits:
-        resources: Resources = replace(base.resources, **limits)
-        change["resources"] = resources
+        change["resources"] = replace(base.resources, **limits)
     return replace(base, **change)
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from corral.cli.display import colour_wanted, cut, paint, plain, show_seconds, show_size, table
 from corral.forge.events import ForgeEvent
@@ -21,21 +21,31 @@ _MAX_LAST_CHARACTERS = 400
 _LAST_PIECES = 20
 
 
-class View(Protocol):
-    """A listener that shows a contest."""
+class View:
+    """A listener that shows a contest on a stream. The base class shows nothing, for `--quiet`."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
 
     def __call__(self, event: ForgeEvent) -> None:
-        """Something happened."""
+        """Show an event."""
 
-    def shown(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Show it during the block."""
+    @contextlib.asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Show the contest during the block."""
+        yield
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # the reader may be gone; the contest goes on
+            self._stream.write(text)
+            self._stream.flush()
 
 
-class LiveTable:
+class LiveTable(View):
     """For a terminal."""
 
     def __init__(self, stream: TextIO, *, speed: float = 1.0) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._speed = speed
         self._state = Lanes()
         self._seen = time.monotonic()
@@ -119,17 +129,12 @@ class LiveTable:
             self._write(f"\x1b[{self._height}F\x1b[J")
             self._height = 0
 
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the terminal may be gone; the contest goes on
-            self._stream.write(text)
-            self._stream.flush()
 
-
-class PlainLines:
+class PlainLines(View):
     """For pipes and files: lines, each with the candidate's id."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        super().__init__(stream)
         self._splitters: dict[str, LineSplitter] = {}
         self._repeat = 1
 
@@ -138,7 +143,7 @@ class PlainLines:
         if event.kind == "run-started":
             self._repeat = int(data.get("repeat", 1))
         elif event.kind == "warning":
-            self._write(f"warning: {plain(str(data.get('text', '')))}")
+            self._write(f"warning: {plain(str(data.get('text', '')))}\n")
         if event.candidate is None:
             return
         name = event.candidate if self._repeat == 1 else f"{event.candidate} {event.round}"
@@ -146,40 +151,21 @@ class PlainLines:
             splitter = self._splitters.setdefault(name, LineSplitter())
             self._say(name, splitter.feed(str(data.get("stream")), str(data.get("text", ""))))
         elif event.kind == "output-cut":
-            self._write(f"[{name}] … further output is not shown")
+            self._write(f"[{name}] … further output is not shown\n")
         elif event.kind == "retry":
-            self._write(f"[{name}] retrying: {plain(str(data.get('reason')))}")
+            self._write(f"[{name}] retrying: {plain(str(data.get('reason')))}\n")
         elif event.kind == "attempt-ended":
             if name in self._splitters:
                 self._say(name, self._splitters.pop(name).finish())
             how = str(data.get("outcome"))
             if data.get("seconds") is not None:
                 how += f" in {show_seconds(data['seconds'])}"
-            self._write(f"[{name}] {how}" + (f": {plain(str(data['reason']))}" if data.get("reason") else ""))
-
-    @contextlib.asynccontextmanager
-    async def shown(self) -> AsyncIterator[None]:
-        yield
+            how += f": {plain(str(data['reason']))}" if data.get("reason") else ""
+            self._write(f"[{name}] {how}\n")
 
     def _say(self, name: str, lines: list[str]) -> None:
         for line in lines:
-            self._write(f"[{name}] {plain(line.rstrip())}")
-
-    def _write(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the reader may be gone; the contest goes on
-            self._stream.write(f"{line}\n")
-            self._stream.flush()
-
-
-class Silence:
-    """For `--quiet`."""
-
-    def __call__(self, event: ForgeEvent) -> None:
-        """Nothing."""
-
-    @contextlib.asynccontextmanager
-    async def shown(self) -> AsyncIterator[None]:
-        yield
+            self._write(f"[{name}] {plain(line.rstrip())}\n")
 
 
 def _find_last_line(lane: Lane) -> str:
@@ -201,7 +187,7 @@ def _paint_phase(text: str, phase: str, stream: TextIO) -> str:
 def choose_view(stream: TextIO, *, quiet: bool = False, speed: float = 1.0) -> View:
     """The view for a stream."""
     if quiet:
-        return Silence()
+        return View(stream)
     if stream.isatty() and os.environ.get("TERM") != "dumb":
         return LiveTable(stream, speed=speed)
     return PlainLines(stream)

@@ -104,20 +104,20 @@ def run(
         dreamfoundry.begin(request, stream if shown else None)
     else:
         _say_where(request, stream)
-    held = _hold(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
+    done = _run_contest(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
     if (
-        isinstance(held, _Held)
+        isinstance(done, _Finished)
         and request.is_dream_foundry
         and request.is_remote
-        and (why := dreamfoundry.had_no_sandbox(held.result))
+        and (why := dreamfoundry.had_no_sandbox(done.result))
     ):
         # No candidate got a sandbox there. Times are comparable only if all run in one place, so all run here.
         write_lines(stream if shown else sys.stderr, falls_back(why))
         request = replace(request, backend="embedded")
-        held = _hold(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
-    if isinstance(held, int):
-        return held
-    result = held.result
+        done = _run_contest(request, stream, shown=shown, watched=watched, report_file=report_file, as_json=as_json)
+    if isinstance(done, int):
+        return done
+    result = done.result
     if request.is_dream_foundry:
         for text in dreamfoundry.conclude(request, result, None if as_json else stream):
             note(text)
@@ -126,15 +126,15 @@ def run(
     else:
         _show(result, shown=request.is_dream_foundry)
         if not result.complete:
-            note(f"some candidates could not be run; to resume: {held.resume}")
+            note(f"some candidates could not be run; to resume: {done.resume}")
         if watched:
-            note(f"to look at it again: {shlex.join(['corral', 'forge', 'watch', str(held.folder)])}")
-    _write_report(held.folder, report_file, quiet=as_json)
+            note(f"to look at it again: {shlex.join(['corral', 'forge', 'watch', str(done.folder)])}")
+    _write_report(done.folder, report_file, quiet=as_json)
     return 0 if result.winners and result.complete else 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _Finished:
     """A contest that ran to its end."""
 
     result: ContestResult
@@ -142,10 +142,10 @@ class _Held:
     resume: str
 
 
-def _hold(
+def _run_contest(
     request: Gathered, stream: TextIO, *, shown: bool, watched: bool, report_file: Path | None, as_json: bool
-) -> _Held | int:
-    """Run it, and show it. Gives an exit code if it was interrupted."""
+) -> _Finished | int:
+    """Run it, and show it. Returns an exit code if it was interrupted."""
     from corral.cli.forge.dreamfoundry import DreamFoundryLines
     from corral.cli.forge.live import choose_view
     from corral.forge.contest import Contest
@@ -171,7 +171,7 @@ def _hold(
         if not isinstance(error, BrokenPipeError | RunFolderError) and _was_begun(folder):
             note(f"the results so far are in {folder}; to resume: {resume}")
         raise
-    return _Held(result, folder, resume)
+    return _Finished(result, folder, resume)
 
 
 def _say_where(request: Gathered, stream: TextIO) -> None:
@@ -185,7 +185,7 @@ def _say_where(request: Gathered, stream: TextIO) -> None:
 
 @contextlib.contextmanager
 def _ended_as_by_hand() -> Iterator[list[int]]:
-    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Gives the signals that came."""
+    """SIGTERM does what Ctrl-C does: a service manager's stop must not lose results. Yields the signals received."""
     seen: list[int] = []
 
     def end(number: int, frame: object) -> None:
@@ -202,21 +202,16 @@ def _ended_as_by_hand() -> Iterator[list[int]]:
 async def _run(
     contest: Contest, request: Gathered, view: View, run_id: str, folder: Path, *, watched: bool
 ) -> ContestResult:
-    if not watched:
-        async with view.shown():
-            return await _begin(contest, request, run_id)
     from corral.forge.watch import WatchServer
 
-    async with WatchServer(folder) as server:
-        note(f"to watch: {server.url}")
-        async with view.shown():
-            return await _begin(contest, request, run_id)
-
-
-async def _begin(contest: Contest, request: Gathered, run_id: str) -> ContestResult:
-    if request.resumed is not None:
-        return await contest.run(resume=request.resumed.path)
-    return await contest.run(run_id=run_id)
+    async with contextlib.AsyncExitStack() as stack:
+        if watched:
+            server = await stack.enter_async_context(WatchServer(folder))
+            note(f"to watch: {server.url}")
+        await stack.enter_async_context(view.shown())
+        if request.resumed is not None:
+            return await contest.run(resume=request.resumed.path)
+        return await contest.run(run_id=run_id)
 
 
 def _was_begun(folder: Path) -> bool:

@@ -77,12 +77,9 @@ def list_runs(artifacts: Path, as_json: bool) -> int:
         except CorralError as error:
             click.echo(f"corral: {plain(error.message)}", err=True)
             continue
-        state = run.state
-        if state == "running" and not run.is_held():
-            state = "broken off"
-        winners = [standing.candidate for standing in run.standings if standing.rank == 1]
+        state = "broken off" if run.state == "running" and not run.is_held() else run.state
         found.append({
-            "run": run.run_id, "state": state, "seconds": round(run.seconds, 3), "winners": winners,
+            "run": run.run_id, "state": state, "seconds": round(run.seconds, 3), "winners": run.winners,
             "candidates": len(run.definition["candidates"]), "objective": run.objective, "folder": str(folder),
         })  # fmt: skip
     if as_json:
@@ -142,10 +139,9 @@ def replay(run: str, speed: float, artifacts: Path) -> int:
 
 
 def _winner_artifact(run: Run) -> Path | None:
-    winners = [standing.candidate for standing in run.standings if standing.rank == 1]
     output = str(run.definition.get("settings", {}).get("output", "artifact.md"))
     for (candidate, number), attempt in sorted(run.attempts.items()):
-        if [candidate] == winners and attempt.ok:
+        if [candidate] == run.winners and attempt.ok:
             return run.artifacts(candidate, number) / output
     return None
 

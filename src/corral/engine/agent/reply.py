@@ -20,29 +20,29 @@ class Reply:
         self._batch_bytes = 0
 
     def send(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> None:
-        """The whole answer, or its last part."""
+        """Send the whole answer, or its last part."""
         wire.send(self.sock, {"ok": True, **message}, descriptors)
 
     def add(self, item: wire.Message) -> None:
-        """One of many results; sent in batches so that memory stays flat on both sides."""
+        """Add one of many results; they are sent in batches, so that memory stays flat on both sides."""
         self._batch.append(item)
         self._batch_bytes += 200 + 6 * sum(len(value) for value in item.values() if isinstance(value, str))
         if len(self._batch) >= _BATCH or self._batch_bytes > 20_000:
             self.flush()
 
     def flush(self) -> None:
-        """Send what has been added so far."""
+        """Send the results that have been added."""
         if self._batch:
             wire.send(self.sock, {"items": self._batch})
         self._batch = []
         self._batch_bytes = 0
 
     def refuse(self, refusal: wire.Message) -> None:
-        """The answer is no."""
+        """Answer with a refusal, if the client still listens."""
         with contextlib.suppress(OSError):
             wire.send(self.sock, refusal)
 
     def close(self) -> None:
-        """No more answers."""
+        """Close the socket."""
         with contextlib.suppress(OSError):
             self.sock.close()

@@ -6,6 +6,7 @@ import ctypes
 import os
 import select
 import struct
+from collections.abc import Callable
 
 from corral.engine import wire
 from corral.engine.agent.reply import Reply
@@ -55,7 +56,9 @@ def watch(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
         _pass_on(os.read(instance, 65536), folders, add, reply, recursive=message.get("recursive", True))
 
 
-def _pass_on(data: bytes, folders: dict[int, str], add: object, reply: Reply, *, recursive: bool) -> None:
+def _pass_on(
+    data: bytes, folders: dict[int, str], add: Callable[[str], None], reply: Reply, *, recursive: bool
+) -> None:
     offset = 0
     while offset < len(data):
         number, mask, _, length = struct.unpack_from("iIII", data, offset)
@@ -64,12 +67,12 @@ def _pass_on(data: bytes, folders: dict[int, str], add: object, reply: Reply, *,
         if mask & _OVERFLOW:
             raise RefusedError("overflow", 0, "changes came faster than they could be read")
         if name.startswith(TEMPORARY_PREFIX):
-            continue  # our own, on its way to becoming a file
+            continue  # our own, which will be renamed
         path = os.path.join(folders.get(number, "?"), name)
         for bit, kind in _NAMES:
             if mask & bit:
                 reply.add({"path": path, "kind": kind, "folder": bool(mask & _ISDIR)})
                 break
-        if recursive and mask & _ISDIR and mask & (_CREATE | _MOVED_TO) and callable(add):
+        if recursive and mask & _ISDIR and mask & (_CREATE | _MOVED_TO):
             add(path)
     reply.flush()

@@ -1,4 +1,4 @@
-"""The agent's process: takes requests one after the other, forks for those that may take long."""
+"""The agent's process: answers requests one after the other, and forks for those that may take long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 from typing import NoReturn
 
 from corral.engine import syscalls, wire
-from corral.engine.agent import archive, files, watch
+from corral.engine.agent import files, watch
 from corral.engine.agent.reply import Reply
 from corral.engine.errors import ExhaustedError, ProtocolError
 from corral.engine.perform import Stage
@@ -23,8 +23,8 @@ _OPERATIONS: dict[str, files.Operation] = {
     "open": files.open_for_reading,
     "write": files.write,
     "write_stream": files.write_stream,
-    "pack": archive.pack,
-    "unpack": archive.unpack,
+    "pack": files.pack,
+    "unpack": files.unpack,
     "watch": watch.watch,
 }
 _QUICK = frozenset(("open", "write", *filerequests.QUICK))
@@ -49,7 +49,7 @@ def serve_files(channel_fd: int, stage: Stage) -> NoReturn:
 
 
 def _settle(channel_fd: int, stage: Stage) -> socket.socket:
-    # Finished children of the agent are nobody's concern: let the kernel drop them.
+    # Let the kernel drop finished children: the agent does not wait for them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     answer_continuations()
     syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -103,7 +103,7 @@ def _run(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     try:
         function = _OPERATIONS.get(message["op"], _answer_request)
         function(message, descriptors, reply)
-    except Exception as error:  # noqa: BLE001 - which of them are refusals is decided in one place
+    except Exception as error:  # noqa: BLE001 - `describe_refusal` decides which of them are refusals
         _refuse(reply, error)
     with contextlib.suppress(OSError):
         reply.close()

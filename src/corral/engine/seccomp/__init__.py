@@ -3,7 +3,7 @@
 - policy.py   syscall name -> rule (the only place where a decision is made)
 - rule.py     what a rule can say
 - numbers.py  syscall numbers per machine
-- bpf.py      table -> classic BPF, and an interpreter of it
+- bpf.py      table -> classic BPF
 - install.py  BPF -> kernel
 - docker.py   table -> Docker seccomp profile
 

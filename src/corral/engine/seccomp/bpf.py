@@ -1,4 +1,4 @@
-"""The policy as classic BPF, and an interpreter of it.
+"""The policy as classic BPF.
 
     arch is not ours              -> kill (the 32-bit tables have other numbers: nothing below would hold)
     number, by binary search      -> allow | errno | argument checks
@@ -12,15 +12,13 @@ unconditional rule: the kernel proves at install time that such a call is always
 
 import struct
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from corral.engine.seccomp.numbers import audit_arch, numbers
 from corral.engine.seccomp.policy import POLICY, UNKNOWN
 from corral.engine.seccomp.rule import ALLOW, Case, Match, Rule
-
-__all__ = ["RET_ALLOW", "RET_ERRNO", "RET_KILL_PROCESS", "compile_filter", "simulate", "verdict"]
 
 RET_ALLOW: Final = 0x7FFF_0000
 RET_ERRNO: Final = 0x0005_0000
@@ -30,7 +28,6 @@ _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _AND: Final = 0x54  # BPF_ALU | BPF_AND | BPF_K
 _GOTO: Final = 0x05  # BPF_JMP | BPF_JA
 _IF_EQ: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
-_IF_GT: Final = 0x25  # BPF_JMP | BPF_JGT | BPF_K
 _IF_GE: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
 _RETURN: Final = 0x06  # BPF_RET | BPF_K
 
@@ -38,12 +35,10 @@ _RETURN: Final = 0x06  # BPF_RET | BPF_K
 _NR: Final = 0
 _ARCH: Final = 4
 _ARGS: Final = 16
-_DATA: Final = struct.Struct("<IIQ6Q")
 
 _INSTRUCTION: Final = struct.Struct("<HBBI")
 _MAX_JUMP: Final = 255
 _LOW_32: Final = 0xFFFF_FFFF
-_LOW_64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class _Op(NamedTuple):
@@ -157,43 +152,3 @@ def _compare(match: Match, *, yes: int, no: int, program: _Writer) -> int:
         program.add(_Op(_AND, k=match.mask))
     # Both machines are little-endian: the low half of an argument comes first.
     return program.add(_Op(_LOAD, k=_ARGS + 8 * match.argument + match.shift // 8))
-
-
-def simulate(program: bytes, *, arch: str, nr: int, args: Sequence[int] = ()) -> int:
-    """What the kernel would return for this call: the filter, interpreted.
-
-    Raises: UnsupportedArchError for an arch without an audit number; ValueError for a program that is not ours.
-    """
-    padded = (*args, 0, 0, 0, 0, 0, 0)[:6]
-    data = _DATA.pack(nr & _LOW_32, audit_arch(arch), 0, *(arg & _LOW_64 for arg in padded))
-    code = _decode(program)
-    accumulator = at = 0
-    while at < len(code):
-        op = code[at]
-        at += 1
-        if op.code == _RETURN:
-            return op.k
-        if op.code == _LOAD:
-            accumulator = int.from_bytes(data[op.k : op.k + 4], "little")
-        elif op.code == _AND:
-            accumulator &= op.k
-        elif op.code == _GOTO:
-            at += op.k
-        else:
-            at += op.jt if _holds(op, accumulator) else op.jf
-    raise ValueError("the program has no return at its end")
-
-
-@lru_cache(maxsize=8)  # the same few filters are asked thousands of times
-def _decode(program: bytes) -> list[_Op]:
-    return [_Op(*fields) for fields in _INSTRUCTION.iter_unpack(program)]
-
-
-def _holds(op: _Op, accumulator: int) -> bool:
-    if op.code == _IF_EQ:
-        return accumulator == op.k
-    if op.code == _IF_GT:
-        return accumulator > op.k
-    if op.code == _IF_GE:
-        return accumulator >= op.k
-    raise ValueError(f"instruction {op.code:#x} is not interpreted")

@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 from corral.engine.seccomp.policy import CONTAINER_POLICY, UNKNOWN
 from corral.engine.seccomp.rule import ALLOW, Match, Rule
 
-__all__ = ["docker_profile"]
-
 _ARGUMENTS: Final = 6
 _WIDTH: Final = 64
 _ARGUMENT_MASK: Final = (1 << _WIDTH) - 1

@@ -13,8 +13,6 @@ from typing import Final
 from corral.engine.seccomp.bpf import compile_filter
 from corral.engine.seccomp.numbers import ARCHES, UnsupportedArchError, numbers
 
-__all__ = ["Prepared", "SeccompError", "install", "native_arch"]
-
 _SECCOMP_SET_MODE_FILTER: Final = 1
 _INSTRUCTION_SIZE: Final = 8
 _MAX_INSTRUCTIONS: Final = 4096  # BPF_MAXINSNS
@@ -61,11 +59,6 @@ class Prepared:
         if self._call(self._seccomp, self._mode, self._zero, self._pointer) != 0:
             errno = ctypes.get_errno()
             raise SeccompError(errno, f"seccomp filter refused: {os.strerror(errno)}")
-
-
-def install(program: bytes) -> None:
-    """Bind the calling thread to `program`. Raises: as `Prepared` and its `install`."""
-    Prepared(program).install()
 
 
 def native_arch() -> str:

@@ -10,8 +10,6 @@ from typing import Final
 
 from corral.engine.errors import UnsupportedError
 
-__all__ = ["ARCHES", "AUDIT_ARCH", "NUMBERS", "UnsupportedArchError", "audit_arch", "numbers"]
-
 
 class UnsupportedArchError(UnsupportedError):
     """No syscall table is known for this machine, hence no filter can be made for it."""

@@ -17,8 +17,6 @@ from typing import Final
 
 from corral.engine.seccomp.rule import ALLOW, PRETEND, Case, Match, Rule
 
-__all__ = ["CONTAINER_POLICY", "POLICY", "UNKNOWN", "decide"]
-
 UNKNOWN: Final = Rule(ENOSYS, "not in the table: newer than the policy, or of another ABI")
 
 # --- allowed with any arguments ----------------------------------------------------------------------------------

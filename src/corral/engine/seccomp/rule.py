@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ALLOW", "PRETEND", "Case", "Match", "Rule"]
-
 ALLOW: Final = 0
 """The errno of a syscall that is let through."""
 PRETEND: Final = 0x1_0000

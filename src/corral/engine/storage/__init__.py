@@ -27,7 +27,7 @@ class Storage(Protocol):
     hard: bool
 
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
-        """Make it, or open it again after a stop. A detached mount as root; None if init mounts `folder/disk` itself.
+        """Create it, or open it again after a stop. A detached mount as root; None if init mounts `folder/disk` itself.
 
         Raises:
             OSError: no space, or the kernel refused.
@@ -42,5 +42,5 @@ def choose(data_folder: str, *, root: bool) -> Storage:
 
 
 def mount_layer(layer: Layer) -> int:
-    """A detached read-only mount of what an earlier life wrote. Raises: OSError."""
+    """A detached read-only mount of a layer. Raises: OSError."""
     return loop.mount_layer(layer) if layer.kind == LoopStorage.kind else folder.mount_layer(layer)

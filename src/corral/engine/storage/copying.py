@@ -1,4 +1,4 @@
-"""Copies of what was written: shared blocks where the file system can (xfs, btrfs), else the data, holes left out."""
+"""Copies files: with shared blocks where the file system can (xfs, btrfs), else the data without holes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 
 from corral.engine.sampling import open_deep
 
@@ -23,7 +24,7 @@ def _copy_content(reader: int, writer: int) -> bool:
     try:
         fcntl.ioctl(writer, _CLONE, reader)
     except OSError:
-        pass  # this file system can't, or not these two: then by copying
+        pass  # not supported here, or not for these two files: copy the data
     else:
         return True
     size = os.fstat(reader).st_size
@@ -48,8 +49,8 @@ def _copy_content(reader: int, writer: int) -> bool:
 class TreeCopy:
     """Copies a tree of an overlay's upper: owners, modes, times, links, whiteouts and the overlay's own marks.
 
-    Never through a link, and by descriptors, so that depth and odd names are no matter. Whoever runs it must be able to
-    read what the code made unreadable (root, or somebody with CAP_DAC_OVERRIDE in a user namespace).
+    By descriptors and never through a link, so that depth and odd names don't matter. The process must be able to read
+    files that the code has locked (as root, or with CAP_DAC_OVERRIDE in a user namespace).
     """
 
     def __init__(self, source: str, target: str, *, owners: bool) -> None:
@@ -59,7 +60,7 @@ class TreeCopy:
         self._linked: dict[tuple[int, int], bytes] = {}
 
     def run(self) -> None:
-        """Copy it; the target's folder is there and empty. Raises: OSError."""
+        """Copy it; the target's folder exists and is empty. Raises: OSError."""
         waiting, done = [b""], []
         while waiting:
             folder = waiting.pop()
@@ -67,30 +68,30 @@ class TreeCopy:
             done.append(folder)
         for folder in reversed(done):
             # Last, and from the leaves: new entries change a folder's time.
-            reader, writer = open_deep(self._source, folder), open_deep(self._target, folder)
-            try:
+            with self._open_both(folder) as (reader, writer):
                 self._dress(reader, writer)
-            finally:
-                os.close(reader)
-                os.close(writer)
+
+    @contextlib.contextmanager
+    def _open_both(self, folder: bytes) -> Iterator[tuple[int, int]]:
+        with contextlib.ExitStack() as opened:
+            reader = open_deep(self._source, folder)
+            opened.callback(os.close, reader)
+            writer = open_deep(self._target, folder)
+            opened.callback(os.close, writer)
+            yield reader, writer
 
     def _copy_folder(self, folder: bytes) -> list[bytes]:
-        reader, writer = open_deep(self._source, folder), open_deep(self._target, folder)
         inner = []
-        try:
-            with os.scandir(reader) as scan:
-                for entry in scan:
-                    name = os.fsencode(entry.name)
-                    with contextlib.suppress(FileNotFoundError):
-                        if self._copy_entry(reader, writer, name, folder):
-                            inner.append(os.path.join(folder, name))
-        finally:
-            os.close(reader)
-            os.close(writer)
+        with self._open_both(folder) as (reader, writer), os.scandir(reader) as scan:
+            for entry in scan:
+                name = os.fsencode(entry.name)
+                with contextlib.suppress(FileNotFoundError):
+                    if self._copy_entry(reader, writer, name, folder):
+                        inner.append(os.path.join(folder, name))
         return inner
 
     def _copy_entry(self, reader: int, writer: int, name: bytes, folder: bytes) -> bool:
-        """One entry; whether it is a folder, to be looked into later."""
+        """Copy one entry; True if it is a folder, whose content is still to be copied."""
         found = os.stat(name, dir_fd=reader, follow_symlinks=False)
         if stat.S_ISDIR(found.st_mode):
             os.mkdir(name, 0o700, dir_fd=writer)
@@ -116,7 +117,7 @@ class TreeCopy:
         return False
 
     def _link(self, found: os.stat_result, writer: int, path: bytes, name: bytes) -> bool:
-        """A second name of a file that was copied already."""
+        """True if this is a second name of a file that was copied already, which is then linked."""
         first = self._linked.setdefault((found.st_dev, found.st_ino), path)
         if first == path:
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from corral.engine import syscalls
+from corral.engine.perform import open_layer
 from corral.engine.recipe import Identity, Layer, Recipe
 from corral.engine.storage.layout import make_uppers
 
@@ -27,18 +27,9 @@ class FolderStorage:
             os.close(directory)
         if identity.rootless:
             return None
-        tree = syscalls.open_tree(path)
-        syscalls.mount_setattr(tree, attr_set=syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV)
-        return tree
+        return open_layer(path, writable=True)
 
 
 def mount_layer(layer: Layer) -> int:
     """A detached read-only mount of a layer."""
-    tree = syscalls.open_tree(os.path.join(layer.folder, "disk"))
-    attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY
-    try:
-        syscalls.mount_setattr(tree, attr_set=attributes)
-    except BaseException:
-        os.close(tree)
-        raise
-    return tree
+    return open_layer(os.path.join(layer.folder, "disk"))

@@ -1,4 +1,4 @@
-"""The folders an overlay needs in any storage: N/u for what was written and N/w for the kernel's own work."""
+"""The folders that an overlay needs in any storage: N/u for written files and N/w for the kernel's own work."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from corral.inside.files import remove_tree
 
 
 def make_uppers(recipe: Recipe, identity: Identity, *, directory_fd: int) -> None:
-    """Make them for each writable tree, owned by root inside. What was written before stays.
+    """Create them for each writable tree, owned by root inside. Written files stay.
 
-    The kernel's own work never does: an overlay that was mounted `volatile` marks it, and refuses to be mounted again.
+    The kernel's own work is deleted: an overlay that was mounted `volatile` marks it, and can't be mounted again.
     """
     for index, tree in enumerate(recipe.trees):
         if not tree.writable:

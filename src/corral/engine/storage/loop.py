@@ -1,8 +1,8 @@
 """Uppers in a separate file system in a sparse file: a hard quota of bytes and inodes on any disk.
 
 mkfs runs once per size; each sandbox gets a sparse copy of that template (about 1 MiB of real data), and the templates
-that were used last are kept. The loop device
-clears itself and the mount is never attached to the host's tree, so that a killed launcher leaves only the file.
+that were used last are kept. The loop device clears itself and the mount is never attached to the host's tree, so that
+a killed launcher leaves only the file.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class LoopStorage:
 
     @staticmethod
     def available() -> bool:
-        """Whether loop devices and mkfs.ext4 are here. Found out by trying, not by reading settings."""
-        if _mkfs() is None:
+        """True if there are loop devices and mkfs.ext4: tried, not guessed."""
+        if shutil.which("mkfs.ext4", path=_PROGRAMS) is None:
             return False
         try:
             control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
@@ -104,13 +104,13 @@ class LoopStorage:
             except FileNotFoundError:
                 if attempt + 1 == _ATTEMPTS:
                     raise
-                continue  # another launcher has collected it, in favour of those that are used more
+                continue  # another launcher has removed it, because others were used later
             return
 
     def _collect(self) -> None:
-        """Only those stay that were used last, and nothing unfinished of who was killed at it.
+        """Delete all but the templates that were used last, and unfinished ones of killed processes.
 
-        A process that copies one has it open, and continues after it was deleted.
+        A process that copies one has it open, and can continue after it was deleted.
         """
         now = time.time()
         used: list[tuple[float, str]] = []
@@ -138,20 +138,7 @@ class LoopStorage:
         try:
             with open(unfinished, "wb") as file:
                 file.truncate(size_bytes)
-            options = [
-                "-q",
-                "-F",
-                "-b",
-                "4096",
-                "-m",
-                "0",
-                "-O",
-                "^has_journal,^resize_inode",
-                "-N",
-                str(inodes),
-                "-I",
-                str(_INODE_BYTES),
-            ]
+            options = f"-q -F -b 4096 -m 0 -O ^has_journal,^resize_inode -N {inodes} -I {_INODE_BYTES}".split()
             _run("mkfs.ext4", *options, "-E", "lazy_itable_init=1,nodiscard", unfinished)
             os.rename(unfinished, path)  # two launchers may race: either result is good
         finally:
@@ -161,12 +148,8 @@ class LoopStorage:
         return path
 
 
-def _mkfs() -> str | None:
-    return shutil.which("mkfs.ext4", path=_PROGRAMS)
-
-
 def _run(program: str, *arguments: str) -> None:
-    """One of e2fsprogs. Raises: OSError."""
+    """Run a program of e2fsprogs. Raises: OSError."""
     try:
         subprocess.run(
             [str(shutil.which(program, path=_PROGRAMS) or program), *arguments],
@@ -180,7 +163,7 @@ def _run(program: str, *arguments: str) -> None:
 
 
 def _image_bytes(size_bytes: int, inodes: int) -> int:
-    """The file system's own tables come on top, so that the sandbox can use what it was promised."""
+    """The size of an image, with room for the file system's own tables."""
     return max(size_bytes, _SMALLEST_BYTES) + inodes * _INODE_BYTES + _TABLES_BYTES
 
 
@@ -200,7 +183,7 @@ def freeze(mount_fd: int) -> None:
 
 
 def thaw(mount_fd: int) -> None:
-    """The opposite; one that is not frozen is left alone."""
+    """Undo `freeze`; does nothing if it is not frozen."""
     with contextlib.suppress(OSError):
         fcntl.ioctl(mount_fd, _THAW, 0)
 
@@ -208,8 +191,7 @@ def thaw(mount_fd: int) -> None:
 def thaw_left_over(image: str) -> None:
     """For the sweeper: the process that froze this image was killed before it could thaw it.
 
-    A frozen file system holds itself, and its loop device, for ever. To mount the same device once more gives the same
-    file system, and so a way to reach it.
+    A frozen file system keeps itself and its loop device for ever. Mounting the same device again gives access to it.
     """
     for device in _devices_on(image) if os.path.exists(image) else ():
         with contextlib.suppress(OSError):
@@ -267,7 +249,7 @@ def _devices_on(image: str) -> list[str]:
 
 
 def _wait_released(image: str) -> None:
-    """Two loop devices on one image would spoil it, and the one of a life before goes a moment after its last user.
+    """Wait until no loop device uses the image: two would corrupt it, and the last one stays a moment after its use.
 
     Raises:
         OSError: EBUSY, a process has a file of it open.

@@ -9,99 +9,57 @@ The names below are loaded when they are first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from corral.client.exports import load_lazily
 
 if TYPE_CHECKING:
-    from corral.forge.judge.commands import Command, CommandScore
-    from corral.forge.judge.content import Regex, Schema
-    from corral.forge.judge.gates import ArtifactPresent, ExitCode, PythonGate, Size
-    from corral.forge.judge.judge import Judge, default_judge
-    from corral.forge.judge.llm import LLMComparison, LLMScore
-    from corral.forge.judge.measures import Memory, Speed, Success
-    from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict, Points, Score, Standing
-    from corral.forge.judge.pairwise import Pairwise
-    from corral.forge.judge.rounds import PythonScore
-    from corral.forge.judge.rubric import EventRules, QualityResult, ScoreResult, recorded_rubric, score_candidate
-    from corral.forge.judge.sandboxes import SandboxBench
-    from corral.forge.judge.work import Work
-
-_HOME_OF = {
-    "ArtifactPresent": "gates",
-    "Bench": "model",
-    "Command": "commands",
-    "CommandScore": "commands",
-    "Entry": "model",
-    "EventRules": "rubric",
-    "ExitCode": "gates",
-    "Gate": "model",
-    "GateVerdict": "model",
-    "Judge": "judge",
-    "LLMComparison": "llm",
-    "LLMScore": "llm",
-    "Memory": "measures",
-    "Pairwise": "pairwise",
-    "Points": "model",
-    "PythonGate": "gates",
-    "PythonScore": "rounds",
-    "QualityResult": "rubric",
-    "Regex": "content",
-    "SandboxBench": "sandboxes",
-    "Schema": "content",
-    "Score": "model",
-    "ScoreResult": "rubric",
-    "Size": "gates",
-    "Speed": "measures",
-    "Standing": "model",
-    "Success": "measures",
-    "Work": "work",
-    "default_judge": "judge",
-    "recorded_rubric": "rubric",
-    "score_candidate": "rubric",
-}
-
-__all__ = [
-    "ArtifactPresent",
-    "Bench",
-    "Command",
-    "CommandScore",
-    "Entry",
-    "EventRules",
-    "ExitCode",
-    "Gate",
-    "GateVerdict",
-    "Judge",
-    "LLMComparison",
-    "LLMScore",
-    "Memory",
-    "Pairwise",
-    "Points",
-    "PythonGate",
-    "PythonScore",
-    "QualityResult",
-    "Regex",
-    "SandboxBench",
-    "Schema",
-    "Score",
-    "ScoreResult",
-    "Size",
-    "Speed",
-    "Standing",
-    "Success",
-    "Work",
-    "default_judge",
-    "recorded_rubric",
-    "score_candidate",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'corral.forge.judge' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"corral.forge.judge.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    from corral.forge.judge.commands import Command as Command
+    from corral.forge.judge.commands import CommandScore as CommandScore
+    from corral.forge.judge.content import Regex as Regex
+    from corral.forge.judge.content import Schema as Schema
+    from corral.forge.judge.gates import ArtifactPresent as ArtifactPresent
+    from corral.forge.judge.gates import ExitCode as ExitCode
+    from corral.forge.judge.gates import PythonGate as PythonGate
+    from corral.forge.judge.gates import Size as Size
+    from corral.forge.judge.judge import Judge as Judge
+    from corral.forge.judge.judge import default_judge as default_judge
+    from corral.forge.judge.llm import LLMComparison as LLMComparison
+    from corral.forge.judge.llm import LLMScore as LLMScore
+    from corral.forge.judge.measures import Memory as Memory
+    from corral.forge.judge.measures import Speed as Speed
+    from corral.forge.judge.measures import Success as Success
+    from corral.forge.judge.model import Bench as Bench
+    from corral.forge.judge.model import Entry as Entry
+    from corral.forge.judge.model import Gate as Gate
+    from corral.forge.judge.model import GateVerdict as GateVerdict
+    from corral.forge.judge.model import Points as Points
+    from corral.forge.judge.model import Score as Score
+    from corral.forge.judge.model import Standing as Standing
+    from corral.forge.judge.pairwise import Pairwise as Pairwise
+    from corral.forge.judge.rounds import PythonScore as PythonScore
+    from corral.forge.judge.rubric import EventRules as EventRules
+    from corral.forge.judge.rubric import QualityResult as QualityResult
+    from corral.forge.judge.rubric import ScoreResult as ScoreResult
+    from corral.forge.judge.rubric import recorded_rubric as recorded_rubric
+    from corral.forge.judge.rubric import score_candidate as score_candidate
+    from corral.forge.judge.sandboxes import SandboxBench as SandboxBench
+    from corral.forge.judge.work import Work as Work
+else:
+    __getattr__, __dir__, __all__ = load_lazily(
+        __name__,
+        {
+            ".commands": "Command CommandScore",
+            ".content": "Regex Schema",
+            ".gates": "ArtifactPresent ExitCode PythonGate Size",
+            ".judge": "Judge default_judge",
+            ".llm": "LLMComparison LLMScore",
+            ".measures": "Memory Speed Success",
+            ".model": "Bench Entry Gate GateVerdict Points Score Standing",
+            ".pairwise": "Pairwise",
+            ".rounds": "PythonScore",
+            ".rubric": "EventRules QualityResult ScoreResult recorded_rubric score_candidate",
+            ".sandboxes": "SandboxBench",
+            ".work": "Work",
+        },
+    )

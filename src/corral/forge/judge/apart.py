@@ -1,4 +1,4 @@
-"""Checking text in a process of its own (`worker.py`), which is killed after a timeout."""
+"""Checking text in a separate process (`worker.py`), which is killed after a timeout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORKER = Path(__file__).with_name("worker.py")
 _KEPT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")
 """Without these some interpreters do not start. The worker gets no other variables."""
 _MEMORY_BYTES = 2 * 1024**3
-"""Of address space: a text of some MiB may become some hundred MiB in Python."""
+"""Of address space: a text of a few MiB may take a few hundred MiB in Python."""
 _START_SECONDS = 60.0
 _START_CPU_SECONDS = 5.0
 """Extra time to start an interpreter on a busy machine."""

@@ -56,9 +56,9 @@ Patterns = str | re.Pattern[str] | Sequence[str | re.Pattern[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regex(FileGate):
-    """Patterns that must be in the text, and such that must not. Python's syntax; options stand in front: `(?im)…`.
+    """Patterns that must or must not match the text. Python's syntax, with flags in front: `(?im)…`.
 
-    The search runs in its own process, which is killed after `timeout` seconds: a text can be made so that an
+    The search runs in its own process, which is killed after `timeout` seconds: for some texts an
     innocent pattern takes years. A candidate with such a text does not pass.
     """
 
@@ -92,7 +92,7 @@ class Regex(FileGate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema(FileGate):
-    """The artifact is JSON, and as a JSON Schema says (draft 2020-12 unless `$schema` names another).
+    """The artifact is JSON and valid by a JSON Schema (draft 2020-12 unless `$schema` names another).
 
     Needs the extra `forge`. Checked in its own process, as `Regex` is. Nothing is fetched: a `$ref` must lead into the
     schema itself.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 MAX_CHARACTERS = 256 * 1024
@@ -41,7 +41,7 @@ _LINK = re.compile(r"\[([^\[\]]{1,500})\]\(\s{0,3}<?([^()\s<>]{1,2000})")
 _SIGNS = re.compile(r"[*_`#\[\]]")
 _BOLD = re.compile(r"(?:\*\*|__)([^*_]{1,500})(?:\*\*|__)")
 _DECORATION = re.compile("[\u2190-\u2bff\U0001f000-\U0001faff\ufe0f\u200d> ]{0,20}")
-"""Arrows, symbols and emoji, which people put in front of a line."""
+"""Arrows, symbols and emoji at the beginning of a line."""
 _HEADING = re.compile(r"(#{1,6})\s{1,5}(\S.*)")
 _ITEM = re.compile(r"([ \t]{0,20})(?:[-*+•]|\d{1,3}[.)])[ \t]{1,5}(\S.*)")
 _FIELD = re.compile(
@@ -74,7 +74,7 @@ class FoundEvent:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which of title, date and url are not there."""
+        """Which of title, date and url are missing."""
         there = {"title": self.title, "date": self.date, "url": self.url}
         return tuple(name for name, value in there.items() if not value)
 
@@ -111,9 +111,7 @@ def find_events(text: str, *, year: int) -> list[FoundEvent]:
             if not event.url and (block.level == 1 or not find_date("\n".join(block.lines), year=year)):
                 continue
         elif event.date is None and section is not None and event.url:
-            event = FoundEvent(
-                title=event.title, date=section, url=event.url, url_is_good=event.url_is_good, text=event.text
-            )
+            event = replace(event, date=section)
         if event.date is not None or event.url:
             events.append(event)
     return events
@@ -208,7 +206,7 @@ def _find_start(line: str, block: _Block | None) -> _Block | None:
 
 
 def _read_row(block: _Block, year: int) -> FoundEvent:
-    """A row of a table: by the words above its columns, and by what stands in it where these say nothing."""
+    """A row of a table: by the headers of its columns, or if these say nothing, by its content."""
     names = [_plain(name).strip().lower() for name in block.first.split("\x1f")]
     cells = dict(enumerate(block.lines))
     whole = " | ".join(block.lines)
@@ -244,7 +242,7 @@ def _read_block(block: _Block, year: int) -> FoundEvent:
 
 
 def _find_url(text: str, *, bare: bool = False) -> tuple[str, bool]:
-    """An address and whether it is a good one. A good one wins; `bare`: what stands here is meant as one."""
+    """An address, and whether it is valid. A valid one is preferred; with `bare` any word counts as an address."""
     for match in _URL.finditer(text):
         url = match[0].rstrip(".,;:!?*_")
         if is_good_url(url):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.errors import JudgeError, SpecError
@@ -71,22 +71,20 @@ class Judge:
             entry.candidate: math.fsum(weights[name] * points[entry.candidate].points for name, points in rated.items())
             for entry in passed
         }
-        by_id = {entry.candidate: entry for entry in entries}
         standings = [
-            _stand(
-                by_id[place.candidate], rank=place.rank, total=place.total, tied=place.tied,
-                gates=verdicts[place.candidate],
-                scores={name: points[place.candidate] for name, points in rated.items()},
-            )
+            replace(place, scores={name: points[place.candidate] for name, points in rated.items()})
             for place in rank(totals, tie_margin=self.tie_margin)
-        ]  # fmt: skip
-        standings += [
-            _stand(entry, disqualified=True, reason=reason, gates=verdicts[entry.candidate])
-            for entry in sorted(entries, key=lambda entry: entry.candidate)
-            if (reason := _join_reasons(verdicts[entry.candidate]))
         ]
-        standings += [Standing(candidate=name, rank=None, reason=reason) for name, reason in sorted(unfinished.items())]
-        return tuple(standings)
+        standings += [
+            Standing(candidate=name, rank=None, disqualified=True, reason=reason)
+            for name, found in sorted(verdicts.items())
+            if (reason := _join_reasons(found))
+        ]
+        by_id = {entry.candidate: entry for entry in entries}
+        return (
+            *(_complete(standing, by_id[standing.candidate], verdicts[standing.candidate]) for standing in standings),
+            *(Standing(candidate=name, rank=None, reason=reason) for name, reason in sorted(unfinished.items())),
+        )
 
     def describe(self) -> dict[str, Any]:
         """For `run.json`: kinds and parameters, without secrets."""
@@ -124,17 +122,7 @@ class Judge:
         return {name: _check_points(score.name, name, found.get(name, missing)) for name in ids}
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A candidate with its rank; `tied` if another candidate has the same rank."""
-
-    candidate: str
-    rank: int
-    total: float
-    tied: bool
-
-
-def rank(totals: Mapping[str, float], *, tie_margin: float = 0.0) -> list[Ranked]:
+def rank(totals: Mapping[str, float], *, tie_margin: float = 0.0) -> list[Standing]:
     """Candidates with their ranks, best first. Those within `tie_margin` of the best of a rank share it; the next rank
     counts all before it (1, 1, 3). The margin is measured from the best, never from neighbour to neighbour: a long
     chain of small differences does not make the first and the last equal. Equal candidates are sorted by id.
@@ -146,10 +134,10 @@ def rank(totals: Mapping[str, float], *, tie_margin: float = 0.0) -> list[Ranked
             groups[-1].append((negative, candidate))
         else:
             groups.append([(negative, candidate)])
-    places: list[Ranked] = []
+    places: list[Standing] = []
     for group in groups:
-        number = len(places) + 1
-        places += [Ranked(candidate, number, 0.0 - negative, len(group) > 1) for negative, candidate in group]
+        number, tied = len(places) + 1, len(group) > 1
+        places += [Standing(candidate=name, rank=number, total=0.0 - negative, tied=tied) for negative, name in group]
     return places
 
 
@@ -161,14 +149,14 @@ def default_judge() -> Judge:
     return Judge(gates=(ExitCode(), ArtifactPresent()), scores=(Success(), Speed()), tie_margin=0.5)
 
 
-def _stand(entry: Entry, **values: Any) -> Standing:
-    values.setdefault("rank", None)
-    return Standing(
-        candidate=entry.candidate,
+def _complete(standing: Standing, entry: Entry, gates: tuple[GateVerdict, ...]) -> Standing:
+    cpu, memory = measure(entry, "cpu_seconds"), measure(entry, "peak_memory_bytes")
+    return replace(
+        standing,
+        gates=gates,
         seconds=describe_seconds(measure(entry, "seconds")),
-        cpu_seconds=find_median(cpu) if (cpu := measure(entry, "cpu_seconds")) else None,
-        peak_memory_bytes=int(find_median(memory)) if (memory := measure(entry, "peak_memory_bytes")) else None,
-        **values,
+        cpu_seconds=find_median(cpu) if cpu else None,
+        peak_memory_bytes=int(find_median(memory)) if memory else None,
     )
 
 
@@ -204,17 +192,17 @@ def _check_points(score: str, candidate: str, points: object) -> Points:
 
 
 def _refuse(kind: str, name: str, candidate: str | None, why: str) -> JudgeError:
-    return _made(kind, name, candidate, why, "a bug in that judge: correct it and resume the run")
+    return _make_error(kind, name, candidate, why, "a bug in that judge: correct it and resume the run")
 
 
 def _blame(error: Exception, kind: str, name: str, candidate: str | None) -> JudgeError:
-    """The judge's failure. What a score says about the candidate it failed at is kept."""
+    """The judge's failure. If the error names a candidate, that one is kept."""
     if isinstance(error, JudgeError):
-        return _made(kind, name, error.candidate or candidate, error.message, error.hint)
+        return _make_error(kind, name, error.candidate or candidate, error.message, error.hint)
     why = f"{type(error).__name__}: {str(error)[:500]}"
-    return _made(kind, name, candidate, why, "correct the judge and resume the run")
+    return _make_error(kind, name, candidate, why, "correct the judge and resume the run")
 
 
-def _made(kind: str, name: str, candidate: str | None, why: str, hint: str) -> JudgeError:
+def _make_error(kind: str, name: str, candidate: str | None, why: str, hint: str) -> JudgeError:
     at = f" at {candidate!r}" if candidate else ""
     return JudgeError(f"the {kind} {name!r} failed{at}: {why}", judge=name, candidate=candidate, op="judge", hint=hint)

@@ -12,15 +12,7 @@ from typing import Any
 from corral.errors import JudgeError, SpecError
 from corral.forge.calling import call, check_callable, do_all
 from corral.forge.judge.model import Bench, Points
-from corral.forge.judge.prompt import (
-    MAX_CHARACTERS,
-    ask_points,
-    ask_winner,
-    find_answer,
-    has_points,
-    has_winner,
-    show,
-)
+from corral.forge.judge.prompt import MAX_CHARACTERS, ask_points, ask_winner, find_answer, has_points, has_winner, show
 from corral.forge.judge.rounds import RoundScore
 from corral.forge.judge.work import Work, describe_function, hash_text, make_printable
 from corral.forge.numbers import check_count
@@ -35,57 +27,10 @@ _MAX_REASON_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """How a model is asked: with which timeout and how many retries."""
-
-    ask: Ask
-    timeout: float = 120.0
-    retries: int = 2
-    pause: float = 1.0
-    """Seconds before it is asked again after an error, doubled each time. After a bad answer there is no pause."""
-
-    def __post_init__(self) -> None:
-        check_callable(self.ask, what="ask")
-        check_timeout(self.timeout, what="timeout", error=SpecError)
-        check_count(self.retries, what="retries", least=0)
-
-    async def answer(
-        self, make_prompt: Callable[[str], str], good: Callable[[dict[str, Any]], bool], *, candidate: str | None
-    ) -> dict[str, Any]:
-        """A good answer. Each try has a new prompt, so an id or a fence that leaked is useless.
-
-        Raises:
-            JudgeError: no good answer in all tries.
-        """
-        trouble: Exception | None = None
-        why = ""
-        for turn in range(self.retries + 1):
-            answer_id = secrets.token_hex(8)
-            try:
-                text = await call(self.ask, make_prompt(answer_id), timeout=self.timeout, who="the model")
-            except Exception as error:  # noqa: BLE001 - whatever a client of a model raises: a rate limit, a lost connection
-                trouble, why = error, f"{type(error).__name__}: {str(error)[:300]}"
-                if turn < self.retries:
-                    await asyncio.sleep(self.pause * 2**turn)
-                continue
-            if not isinstance(text, str):
-                raise JudgeError(
-                    f"the model's callable returned {text!r:.100}", candidate=candidate, hint="return a text"
-                )
-            if (found := find_answer(text, answer_id=answer_id, good=good)) is not None:
-                return found
-            trouble, why = None, f"not the answer that was asked for: {make_printable(text, limit=200)!r}"
-        raise JudgeError(
-            f"the model gave no usable answer in {self.retries + 1} tries; the last: {why}", candidate=candidate,
-            hint="try the callable alone, or give it more retries",
-        ) from trouble  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LLMScore(RoundScore):
-    """A model gives the points, blind: it is not told whose work it sees.
+    """A model gives the points, blind: the prompt does not name the candidate.
 
-    With `times` it is asked so often, and the median counts.
+    With `times` it is asked that often, and the median counts.
     """
 
     ask: Ask = field(kw_only=False)
@@ -95,6 +40,7 @@ class LLMScore(RoundScore):
     retries: int = 2
     timeout: float = 120.0
     pause: float = 1.0
+    """Seconds before it is asked again after an error, doubled each time. After a bad answer there is no pause."""
     jobs: int = 4
     max_characters: int = MAX_CHARACTERS
     """A longer artifact is shown without its middle."""
@@ -104,8 +50,7 @@ class LLMScore(RoundScore):
         RoundScore.__post_init__(self)
         check_count(self.times, what="times")
         check_count(self.jobs, what="jobs")
-        check_count(self.max_characters, what="max_characters", least=100)
-        _ = self._model
+        _check(self)
 
     async def rate_rounds(self, works: Sequence[Work], bench: Bench) -> list[Points]:
         shown = [await asyncio.to_thread(show, work, max_characters=self.max_characters) for work in works]
@@ -115,18 +60,14 @@ class LLMScore(RoundScore):
 
     async def _ask_one(self, question: tuple[Work, str]) -> dict[str, Any]:
         work, shown = question
-        make = partial(_make_question, objective=work.objective, criteria=self.criteria, shown=shown)
-        return await self._model.answer(make, has_points, candidate=work.candidate)
+        make_prompt = partial(ask_points, objective=work.objective, criteria=self.criteria, shown=shown)
+        return await _ask(self, make_prompt, has_points, candidate=work.candidate)
 
     def describe(self) -> dict[str, Any]:
         return {
             "kind": "llm", **describe_function(self.ask), "criteria": self.criteria, "times": self.times,
             "max_characters": self.max_characters, "over": self.over,
         }  # fmt: skip
-
-    @property
-    def _model(self) -> Model:
-        return Model(ask=self.ask, timeout=self.timeout, retries=self.retries, pause=self.pause)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,20 +82,14 @@ class LLMComparison:
     max_characters: int = MAX_CHARACTERS // 2
 
     def __post_init__(self) -> None:
-        check_count(self.max_characters, what="max_characters", least=100)
-        _ = self._model
+        _check(self)
 
     async def __call__(self, first: Work, second: Work) -> str:
         """`first`, `second` or `tie`."""
         one = await asyncio.to_thread(show, first, max_characters=self.max_characters)
         two = await asyncio.to_thread(show, second, max_characters=self.max_characters)
-
-        def make(answer_id: str) -> str:
-            return ask_winner(
-                objective=first.objective, criteria=self.criteria, first=one, second=two, answer_id=answer_id
-            )
-
-        found = await self._model.answer(make, has_winner, candidate=first.candidate)
+        make_prompt = partial(ask_winner, objective=first.objective, criteria=self.criteria, first=one, second=two)
+        found = await _ask(self, make_prompt, has_winner, candidate=first.candidate)
         return {"a": "first", "b": "second"}.get(str(found["winner"]).strip().lower(), "tie")
 
     def describe(self) -> dict[str, Any]:
@@ -164,13 +99,43 @@ class LLMComparison:
             "criteria_sha256": hash_text(self.criteria), "max_characters": self.max_characters,
         }  # fmt: skip
 
-    @property
-    def _model(self) -> Model:
-        return Model(ask=self.ask, timeout=self.timeout, retries=self.retries, pause=self.pause)
+
+def _check(judge: LLMScore | LLMComparison) -> None:
+    check_callable(judge.ask, what="ask")
+    check_timeout(judge.timeout, what="timeout", error=SpecError)
+    check_count(judge.retries, what="retries", least=0)
+    check_count(judge.max_characters, what="max_characters", least=100)
 
 
-def _make_question(answer_id: str, *, objective: str, criteria: str, shown: str) -> str:
-    return ask_points(objective=objective, criteria=criteria, shown=shown, answer_id=answer_id)
+async def _ask(
+    judge: LLMScore | LLMComparison, make_prompt: Callable[..., str], good: Callable[[dict[str, Any]], bool], *,
+    candidate: str,
+) -> dict[str, Any]:  # fmt: skip
+    """A good answer. Each try has a new prompt, so an id or a fence that leaked is useless.
+
+    Raises:
+        JudgeError: no good answer in all tries.
+    """
+    trouble: Exception | None = None
+    why = ""
+    for turn in range(judge.retries + 1):
+        answer_id = secrets.token_hex(8)
+        try:
+            text = await call(judge.ask, make_prompt(answer_id=answer_id), timeout=judge.timeout, who="the model")
+        except Exception as error:  # noqa: BLE001 - a client of a model may raise anything: a rate limit, a lost connection
+            trouble, why = error, f"{type(error).__name__}: {str(error)[:300]}"
+            if turn < judge.retries:
+                await asyncio.sleep(judge.pause * 2**turn)
+            continue
+        if not isinstance(text, str):
+            raise JudgeError(f"the model's callable returned {text!r:.100}", candidate=candidate, hint="return a text")
+        if (found := find_answer(text, answer_id=answer_id, good=good)) is not None:
+            return found
+        trouble, why = None, f"not the answer that was asked for: {make_printable(text, limit=200)!r}"
+    raise JudgeError(
+        f"the model gave no usable answer in {judge.retries + 1} tries; the last: {why}", candidate=candidate,
+        hint="try the callable alone, or give it more retries",
+    ) from trouble  # fmt: skip
 
 
 def _join(answers: Sequence[dict[str, Any]]) -> Points:

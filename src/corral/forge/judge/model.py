@@ -45,7 +45,7 @@ class Bench(Protocol):
     """Fresh sandboxes for a judge, like those of the contest."""
 
     def open(self, files: Path | None = None) -> AbstractAsyncContextManager[AsyncSandbox]:
-        """A sandbox of its own, with a folder's content under `artifact/` of its workdir."""
+        """A fresh sandbox, with the folder's content under `artifact/` of its workdir."""
 
     @property
     def timeout(self) -> float:
@@ -54,7 +54,7 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GateVerdict:
-    """Whether a candidate may be in the ranking. One that fails a gate is disqualified, whatever its scores."""
+    """Whether a candidate passed a gate. One that fails a gate is disqualified, regardless of its scores."""
 
     gate: str
     passed: bool

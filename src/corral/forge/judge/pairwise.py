@@ -35,8 +35,8 @@ class Pairwise(Score):
     points: Literal["wins", "bradley-terry"] = "wins"
     both_orders: bool = True
     max_pairs: int = 500
-    """Of more pairs a sample is compared: all candidates take part equally often, and the sample connects all of them.
-    There are at least as many pairs as candidates, whatever is given here."""
+    """If there are more pairs, a sample is compared: all candidates take part equally often, and the sample connects
+    all of them. It has at least as many pairs as there are candidates."""
     seed: int = 0
     """Decides the sample, and who is first where not both orders are tried."""
     jobs: int = 4
@@ -54,7 +54,7 @@ class Pairwise(Score):
     @classmethod
     def by_llm(cls, ask: Ask, *, criteria: str = CRITERIA, **options: Any) -> Pairwise:
         """A model compares. Other options are those of `Pairwise`."""
-        options.setdefault("timeout", 900.0)  # that of a whole comparison, with what is asked again
+        options.setdefault("timeout", 900.0)  # for a whole comparison, with its retries
         return cls(LLMComparison(ask, criteria=criteria), **options)
 
     async def rate(self, entries: Sequence[Entry], bench: Bench) -> Mapping[str, Points]:
@@ -70,9 +70,7 @@ class Pairwise(Score):
             value = said[index]
             if self.both_orders:
                 other = -said[index + len(pairs)]
-                if (
-                    value * other < 0
-                ):  # each time the one that was shown first, or second: that says nothing about the two
+                if value * other < 0:  # it prefers a place, first or second, and says nothing about the two
                     split[a] += 1
                     split[b] += 1
                 value = (value + other) / 2
@@ -128,7 +126,7 @@ def list_pairs(names: Sequence[str], *, max_pairs: int, seed: int) -> list[tuple
     nearest first, as long as whole rounds of the ring fit: so each has equally many, and the ring connects all.
     """
     ring = sorted(names)
-    chance = random.Random(seed)  # noqa: S311 - a sample that can be had again, not a secret
+    chance = random.Random(seed)  # noqa: S311 - a sample that can be repeated, not a secret
     chance.shuffle(ring)
     count = len(ring)
     pairs: list[tuple[str, str]] = []

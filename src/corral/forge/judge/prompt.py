@@ -13,16 +13,17 @@ from typing import Any
 
 from corral.forge.artifacts import MAX_BYTES
 from corral.forge.judge.work import Work
+from corral.forge.numbers import is_number
 
 MAX_CHARACTERS = 24_000
 _MAX_ANSWER_CHARACTERS = 100_000
 _MAX_LISTED_FILES = 50
 _MAX_TRIES = 200
-"""So many braces of an answer are tried."""
+"""How many braces of an answer are tried."""
 
 
 def show(work: Work, *, max_characters: int = MAX_CHARACTERS, max_bytes: int = MAX_BYTES) -> str:
-    """An artifact as text, bounded, with the names of the files beside it. It does not say which candidate made it."""
+    """An artifact as text, bounded, with the names of the other files. It does not name the candidate."""
     try:
         content, whole = work.read_start(max_bytes=max_bytes)
     except OSError:
@@ -48,11 +49,11 @@ def show(work: Work, *, max_characters: int = MAX_CHARACTERS, max_bytes: int = M
 
 
 def fence(*texts: str) -> tuple[str, ...]:
-    """Each text between two lines of its own that it can't contain."""
+    """Each text between two lines that it can't contain."""
     found: list[str] = []
     for text in texts:
         while (word := secrets.token_hex(12)) in text:
-            pass  # it can't be, but if it could, it would be the end of the fence
+            pass  # practically impossible, but it would end the fence
         found.append(f"<<<DATA {word}\n{text}\nDATA {word}>>>")
     return tuple(found)
 
@@ -87,7 +88,7 @@ def ask_winner(*, objective: str, criteria: str, first: str, second: str, answer
 
 
 def find_answer(text: str, *, answer_id: str, good: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
-    """The last object in a model's answer that carries the id and is good; None without one.
+    """The last object in a model's answer that has the id and is good; None if no object is.
 
     Models put words or a fence around it, and some quote the artifact first.
     """
@@ -109,7 +110,7 @@ def find_answer(text: str, *, answer_id: str, good: Callable[[dict[str, Any]], b
 def has_points(answer: dict[str, Any]) -> bool:
     """Whether it gives points of 0 to 100."""
     points = answer.get("points")
-    return isinstance(points, int | float) and not isinstance(points, bool) and 0 <= points <= 100
+    return is_number(points) and 0 <= points <= 100
 
 
 def has_winner(answer: dict[str, Any]) -> bool:

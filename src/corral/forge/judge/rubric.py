@@ -38,7 +38,7 @@ class EventRules:
     """First and last day, both included; None: any day."""
     min_events: int = 3
     target_events: int = 5
-    """So many valid events give all points."""
+    """The number of valid events that gives all points."""
     hackathon_required: bool = True
     """Without a hackathon a list has 20 points less. It is not a gate."""
     speed_limit: float = 60.0
@@ -104,7 +104,7 @@ class ScoreResult:
 
 
 def assess_quality(text: str, rules: EventRules | None = None) -> QualityResult:
-    """Assess an artifact. Takes bounded time and raises nothing, whatever the text is."""
+    """Assess an artifact. For any text it takes bounded time and raises nothing."""
     rules = rules or EventRules()
     events = find_events(text, year=rules.year)
     seen: set[tuple[str, datetime.date | None]] = set()

@@ -38,16 +38,12 @@ class SandboxBench:
             check_timeout(value, what=what, error=SpecError)
         self._backend = backend
         self._spec = spec
-        self._timeout = timeout
+        self.timeout = timeout
+        """Seconds for one command."""
         self._open_timeout = open_timeout
         self._jobs = jobs
         self._prepare = prepare
         self._seats: asyncio.Semaphore | None = None
-
-    @property
-    def timeout(self) -> float:
-        """Seconds for one command."""
-        return self._timeout
 
     @asynccontextmanager
     async def open(self, files: Path | None = None) -> AsyncIterator[AsyncSandbox]:
@@ -56,7 +52,7 @@ class SandboxBench:
         It is closed at the end of the block. Raises: as `Backend.create`; TimeoutError.
         """
         if self._seats is None:
-            self._seats = asyncio.Semaphore(self._jobs)  # made here: it belongs to the loop that uses it
+            self._seats = asyncio.Semaphore(self._jobs)  # created here: it belongs to the loop that uses it
         async with self._seats:
             async with asyncio.timeout(self._open_timeout):
                 box = await self._backend.create(self._spec)

@@ -1,4 +1,4 @@
-"""What is judged at a time: one round of one candidate, with safe reads of its files."""
+"""The unit of judging: one round of one candidate, with safe reads of its files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Work:
 
     @property
     def round(self) -> int:
-        """Which of its rounds."""
+        """The number of the round."""
         return self.attempt.round
 
     @property
@@ -46,7 +46,7 @@ class Work:
         return self.folder is not None and any(file.path == self.output for file in self.attempt.artifacts)
 
     def explain_lack(self, path: str | None = None) -> str:
-        """Why a file is not there, without a name the artifact itself: it was not taken out, or never written."""
+        """Why a file (by default the artifact itself) is missing: it was not taken out, or never written."""
         name = self.output if path is None else path
         for item in self.attempt.refused:
             if item.path == name:
@@ -54,7 +54,7 @@ class Work:
         return f"no {name}"
 
     def read_bytes(self, path: str | None = None, *, max_bytes: int = MAX_BYTES) -> bytes:
-        """A file's content, at most so much of it; without a name, the artifact itself.
+        """The content of a file, by default of the artifact itself, up to `max_bytes`.
 
         Raises:
             FileNotFoundError: it is not among the files.
@@ -62,14 +62,14 @@ class Work:
         return self.read_start(path, max_bytes=max_bytes)[0]
 
     def read_start(self, path: str | None = None, *, max_bytes: int = MAX_BYTES) -> tuple[bytes, bool]:
-        """The same, and whether that was all of it."""
+        """The same, and whether that is the whole file."""
         name = self.output if path is None else path
         if self.folder is None or not any(file.path == name for file in self.attempt.artifacts):
             raise FileNotFoundError(f"no artifact named {name!r}")
         return read_artifact(self.folder, name, max_bytes=max_bytes)
 
     def read_text(self, path: str | None = None, *, max_bytes: int = MAX_BYTES) -> str:
-        """The same as text; what is not UTF-8 is shown as U+FFFD."""
+        """The same as text, with U+FFFD for bytes that are not UTF-8."""
         return self.read_bytes(path, max_bytes=max_bytes).decode("utf-8", "replace")
 
 
@@ -85,14 +85,14 @@ def list_work(entry: Entry) -> list[Work]:
 
 
 def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
-    """A function's name and the hash of its source, where that can be found. Values that it holds are not included."""
+    """A function's name and the hash of its source, if that is available. Values in its closure are not included."""
     named = function if hasattr(function, "__qualname__") else type(function)
     name = f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
     try:
-        source: str | None = inspect.getsource(named)
+        digest: str | None = hash_text(inspect.getsource(named))
     except (OSError, TypeError):
-        source = None
-    return {"function": name, "sha256": hash_text(source) if source is not None else None}
+        digest = None
+    return {"function": name, "sha256": digest}
 
 
 def hash_text(text: str | bytes) -> str:
@@ -112,13 +112,9 @@ def make_plain(details: object) -> dict[str, Any]:
         details = {"details": details}
     try:
         text = json.dumps({str(key): value for key, value in details.items()}, default=str)
-    except (ValueError, RecursionError, TypeError):  # a ring, too deep, or keys that are nothing JSON knows
+    except (ValueError, RecursionError, TypeError):  # a cycle, too deep, or keys that JSON does not have
         return {"cut": f"details that are not plain: {', '.join(map(str, details))[:1000]}"}
     if len(text) > _MAX_DETAILS_CHARACTERS:
         return {"cut": text[:1000]}
-    found: dict[str, Any] = json.loads(text, parse_constant=str, parse_float=_read_float)  # NaN is no JSON
+    found: dict[str, Any] = round_all(json.loads(text, parse_constant=str))  # NaN is no JSON
     return found
-
-
-def _read_float(text: str) -> Any:
-    return round_all(float(text))

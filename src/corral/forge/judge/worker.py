@@ -1,7 +1,8 @@
-"""RUN IN ITS OWN PROCESS: checks text that may be made to take for ever, so that the process can be killed.
+"""RUN IN ITS OWN PROCESS: checks text that can make a check take for ever, so that the process can be killed.
 
 Started as a script, so it imports nothing of Corral. Standard input is one line of JSON, which says what to do, and
-then the bytes to look at. An empty line says that all is there and the work begins; the answer is one line of JSON.
+then the bytes to check. An empty line says that everything was read and the check begins; the answer is one line of
+JSON.
 """
 
 from __future__ import annotations

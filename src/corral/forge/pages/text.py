@@ -12,17 +12,17 @@ import unicodedata
 
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and movements
-    r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links, and what else carries a text: of one line
+    r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links and other texts, of one line
     r"|\x1b[ -/]*[0-~]"
 )
 _OPEN_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)?\Z")
 _MAX_OPEN = 4096
-"""A sequence that is not closed within so many characters is treated as text."""
+"""A sequence that is not closed within this many characters is treated as text."""
 _TO_CHECK = re.compile(
     r"[^\n\t -~\u00a1-\u00ac\u00ae-\u02ff\u0370-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u4e00-\u9fff]"
 )
 _KINDS_TO_SHOW = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-_JOINER = "\u200d"  # holds emoji together, and turns nothing around
+_JOINER = "\u200d"  # joins emoji, and does not change the direction of text
 
 
 def clean(text: str) -> str:
@@ -77,16 +77,14 @@ class Cleaner:
         return clean(held)
 
 
-def cut_middle(text: str, *, limit: int) -> tuple[str, int]:
-    """At most so many characters, of the beginning and of the end, and how many were left out."""
+def cut_middle(text: str, *, limit: int) -> str:
+    """At most `limit` characters, of the beginning and of the end; a line between them says how many are left out."""
     if len(text) <= limit:
-        return text, 0
+        return text
     head = text[: limit // 2].rpartition("\n")[0] or text[: limit // 2]
     tail_from = len(text) - limit // 2
     tail = text[tail_from:].partition("\n")[2] or text[tail_from:]
-    return f"{head}\n\n… {len(text) - len(head) - len(tail)} characters left out …\n\n{tail}", len(text) - len(
-        head
-    ) - len(tail)
+    return f"{head}\n\n… {len(text) - len(head) - len(tail)} characters left out …\n\n{tail}"
 
 
 def show_size(size: float | None) -> str:

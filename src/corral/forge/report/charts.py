@@ -1,6 +1,6 @@
-"""Charts as SVG, drawn here: no library, no script, and colours that follow the reader's light or dark.
+"""Charts as SVG, without a library or a script. Colours follow the reader's light or dark mode.
 
-How a mark looks follows from its `kind` alone, by shape as well as by colour, so no reader has to tell hues apart.
+The `kind` of a mark decides its shape as well as its colour, so no reader has to tell hues apart.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from corral.forge.pages.text import clean_line, escape
 _WIDTH, _HEIGHT = 560.0, 340.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 20.0, 14.0, 46.0
 _LOG_ABOVE = 30.0
-"""Values that lie further apart than this, one through the other, are drawn on a logarithmic axis."""
+"""If the largest value is more than this many times the smallest, the axis is logarithmic."""
 _MAX_LABELS = 24
 _MAX_ROWS = 40
 _ROW_HEIGHT = 30.0
-_MIDDLE = 'text-anchor="middle"'
 _LETTER = 6.1
 """About the width of a letter, to keep labels apart."""
 
@@ -79,7 +78,7 @@ def make_axis(values: Sequence[float], *, start: float, end: float, binary: bool
     bottom = min(positive, default=top)
     if positive and top / bottom > _LOG_ABOVE:
         ticks = _log_ticks(bottom, top, 2.0 if binary else 10.0)
-        return Axis(ticks[0], ticks[-1], start, end, log=True, ticks=_thinned(ticks))
+        return Axis(ticks[0], ticks[-1], start, end, log=True, ticks=ticks[:: math.ceil(len(ticks) / 7)])
     unit = step_base ** math.floor(math.log(top, step_base)) if binary else 1.0
     ticks = tuple(tick * unit for tick in _linear_ticks(top / unit))
     return Axis(0.0, ticks[-1], start, end, ticks=ticks)
@@ -94,11 +93,6 @@ def _linear_ticks(top: float) -> tuple[float, ...]:
 def _log_ticks(bottom: float, top: float, base: float) -> tuple[float, ...]:
     first, last = math.floor(math.log(bottom, base)), math.ceil(math.log(top, base))
     return tuple(base**power for power in range(first, max(last, first + 1) + 1))
-
-
-def _thinned(ticks: tuple[float, ...]) -> tuple[float, ...]:
-    stride = math.ceil(len(ticks) / 7)
-    return ticks[::stride]
 
 
 def draw_scatter(
@@ -126,19 +120,11 @@ def draw_rounds(rows: Sequence[Row], *, chart_id: str, title: str, show: Callabl
     height = 20 + _ROW_HEIGHT * len(shown) + _BOTTOM
     values = [value for row in shown for value in (*row.values, row.low or 0, row.high or 0)]
     axis = make_axis(values, start=left, end=_WIDTH - _RIGHT)
-    parts = []
-    for tick in axis.ticks:
-        x = axis.at(tick)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="10" y2="{height - _BOTTOM:.1f}"/>')
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{height - _BOTTOM + 18:.1f}" {_MIDDLE}>{_tick(show(tick))}</text>'
-        )
+    parts = [_columns(axis, show, top=10.0, bottom=height - _BOTTOM)]
     for number, row in enumerate(shown):
         parts.append(_round_row(row, 10 + _ROW_HEIGHT * (number + 0.5), axis, left, show))
     label = "time of the run" + (" (logarithmic)" if axis.log else "")
-    parts.append(
-        f'<text class="axis" x="{(left + _WIDTH) / 2:.1f}" y="{height - 8:.1f}" text-anchor="middle">{label}</text>'
-    )
+    parts.append(_text("axis", (left + _WIDTH) / 2, height - 8, label))
     said = "; ".join(
         f"{clean_line(row.name, limit=60)}: median {show(row.median)} of {len(row.values)} rounds"
         for row in shown[:20] if row.median is not None
@@ -147,13 +133,9 @@ def draw_rounds(rows: Sequence[Row], *, chart_id: str, title: str, show: Callabl
 
 
 def _round_row(row: Row, y: float, axis: Axis, left: float, show: Callable[[float], str]) -> str:
-    name = clean_line(row.name, limit=19)
-    parts = [f'<text class="label" x="{left - 12:.1f}" y="{y + 4:.1f}" text-anchor="end">{escape(name)}</text>']
+    parts = [_text("label", left - 12, y + 4, clean_line(row.name, limit=19), anchor="end")]
     if row.low is not None and row.high is not None:
-        parts.append(
-            f'<line class="interval {row.kind}" x1="{axis.at(row.low):.1f}" x2="{axis.at(row.high):.1f}" '
-            f'y1="{y:.1f}" y2="{y:.1f}"/>'
-        )
+        parts.append(_line(f"interval {row.kind}", axis.at(row.low), axis.at(row.high), y, y))
     for number, value in enumerate(row.values, start=1):
         parts.append(
             f'<circle class="dot {row.kind}" cx="{axis.at(value):.1f}" cy="{y:.1f}" r="4">'
@@ -161,7 +143,7 @@ def _round_row(row: Row, y: float, axis: Axis, left: float, show: Callable[[floa
         )
     if row.median is not None:
         x = axis.at(row.median)
-        parts.append(f'<line class="median {row.kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{y - 9:.1f}" y2="{y + 9:.1f}"/>')
+        parts.append(_line(f"median {row.kind}", x, x, y - 9, y + 9))
     return f'<g data-candidate="{escape(row.id)}">{"".join(parts)}</g>'
 
 
@@ -169,15 +151,28 @@ def _grid(x_axis: Axis, y_axis: Axis, show: Callable[[float], str]) -> str:
     parts = []
     for tick in y_axis.ticks:
         y = y_axis.at(tick)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:.0f}</text>')
-    for tick in x_axis.ticks:
-        x = x_axis.at(tick)
-        parts.append(f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
-        parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" {_MIDDLE}>{_tick(show(tick))}</text>'
-        )
+        parts.append(_line("grid", _LEFT, _WIDTH - _RIGHT, y, y))
+        parts.append(_text("tick", _LEFT - 8, y + 4, f"{tick:.0f}", anchor="end"))
+    return "".join(parts) + _columns(x_axis, show, top=_TOP, bottom=_HEIGHT - _BOTTOM)
+
+
+def _columns(axis: Axis, show: Callable[[float], str], *, top: float, bottom: float) -> str:
+    """A vertical line and a label for each tick of a horizontal axis."""
+    parts = []
+    for tick in axis.ticks:
+        x = axis.at(tick)
+        parts.append(_line("grid", x, x, top, bottom))
+        # Without trailing zeros: 10.0 s is 10 s.
+        parts.append(_text("tick", x, bottom + 18, re.sub(r"(\.\d*?)0+(?= )", r"\1", show(tick)).replace(". ", " ")))
     return "".join(parts)
+
+
+def _line(kind: str, x1: float, x2: float, y1: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(kind: str, x: float, y: float, text: str, *, anchor: str = "middle", more: str = "") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
 def _mark(kind: MarkKind, x: float, y: float, candidate: str, note: str) -> str:
@@ -195,7 +190,7 @@ def _mark(kind: MarkKind, x: float, y: float, candidate: str, note: str) -> str:
 
 
 def _labels(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[str]:
-    """Names beside the points, where there is room; a point without its name still tells it when pointed at."""
+    """Names beside the points, where there is room. Each point also has its name as a tooltip."""
     places = [(x_axis.at(mark.x), y_axis.at(mark.y)) for mark in marks]
     taken = [(x - 7, y - 7, x + 7, y + 7) for x, y in places]
     parts: list[str] = []
@@ -213,9 +208,7 @@ def _labels(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[str]:
             if inside and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
                 at = {"start": left, "end": left + width, "middle": left + width / 2}[anchor]
-                parts.append(
-                    f'<text class="label" x="{at:.1f}" y="{base:.1f}" text-anchor="{anchor}">{escape(name)}</text>'
-                )
+                parts.append(_text("label", at, base, name, anchor=anchor))
                 break
     return parts
 
@@ -226,17 +219,9 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
 
 def _axis_titles(x_label: str, y_label: str) -> str:
     middle = (_TOP + _HEIGHT - _BOTTOM) / 2
-    return (
-        f'<text class="axis" x="{(_LEFT + _WIDTH - _RIGHT) / 2:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">'
-        f"{escape(x_label)}</text>"
-        f'<text class="axis" x="14" y="{middle:.1f}" text-anchor="middle" transform="rotate(-90 14 {middle:.1f})">'
-        f"{escape(y_label)}</text>"
-    )
-
-
-def _tick(text: str) -> str:
-    """Without digits that say nothing: 10.0 s is 10 s."""
-    return escape(re.sub(r"(\.\d*?)0+(?= )", r"\1", text).replace(". ", " "))
+    turned = f' transform="rotate(-90 14 {middle:.1f})"'
+    below = _text("axis", (_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, x_label)
+    return below + _text("axis", 14, middle, y_label, more=turned)
 
 
 def _svg(chart_id: str, title: str, said: str, height: float, content: str) -> str:

@@ -77,6 +77,6 @@ def embed_logs(rows: Sequence[CandidateRow]) -> dict[tuple[str, int], str]:
 
 
 def _show_log(log: str, share: int) -> str:
-    """Cut first: cleaning takes time. What is made visible is longer than what was not, so it may be cut once more."""
-    shown = clean(cut_middle(log, limit=share)[0])
-    return shown if len(shown) <= 2 * share else cut_middle(shown, limit=share)[0]
+    """Cut first: cleaning takes time. Characters that are made visible take more room, so it may be cut once more."""
+    shown = clean(cut_middle(log, limit=share))
+    return shown if len(shown) <= 2 * share else cut_middle(shown, limit=share)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from corral.forge.outcome import UNFINISHED
 from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.text import escape, show_seconds, show_size
-from corral.forge.report.parts import bar, line, name
-
-_GOOD = frozenset({"ok"})
+from corral.forge.report.parts import bar, line, name, table
 
 
 def write_banner(overview: Overview) -> str:
-    """The result, before anything else."""
+    """The winner, a tie, or why there is no winner."""
     winners = overview.winners
     if len(winners) == 1:
         return _banner("won", "Winner", name(winners[0].name), _why_won(overview, winners[0]))
     if winners:
         names = " and ".join(name(row.name) for row in winners)
-        total = winners[0].total
-        return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place" + _with_points(total))
+        points = "" if winners[0].total is None else f" with {winners[0].total:.1f} points"
+        return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place{points}")
     if overview.state != "finished" and not any(row.standing for row in overview.rows):
         word = "was interrupted" if overview.state == "interrupted" else "has not ended"
         return _banner(
@@ -34,10 +33,6 @@ def _banner(kind: str, over: str, headline: str, below: str) -> str:
     )
 
 
-def _with_points(total: float | None) -> str:
-    return "" if total is None else f" with {total:.1f} points"
-
-
 def _why_won(overview: Overview, row: CandidateRow) -> str:
     said = [] if row.total is None else [f"{row.total:.1f} of 100 points"]
     others = [other for other in overview.rows if other.kind == "ranked" and other.total is not None]
@@ -49,7 +44,7 @@ def _why_won(overview: Overview, row: CandidateRow) -> str:
 
 
 def write_leaderboard(overview: Overview) -> str:
-    """The table. On a narrow page it scrolls by itself."""
+    """The table of all candidates."""
     heads = [
         '<th scope="col" class="rank">Rank</th><th scope="col" class="who">Candidate</th>',
         '<th scope="col" class="number">Total</th>',
@@ -64,12 +59,9 @@ def write_leaderboard(overview: Overview) -> str:
         if overview.repeated
         else ""
     )
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Leaderboard">'
-        f'<table class="board" id="leaderboard"><thead><tr>{"".join(heads)}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
-        f'<p class="remark">Time is that of the run alone{interval}. CPU and memory are the kernel’s counts.</p>'
-    )
+    remark = f"Time is that of the run alone{interval}. CPU and memory are the kernel’s counts."
+    board = table("Leaderboard", "".join(heads), rows, more=' class="board" id="leaderboard"')
+    return f'{board}<p class="remark">{remark}</p>'
 
 
 def _score_head(overview: Overview, score: str) -> str:
@@ -136,7 +128,5 @@ def _time(row: CandidateRow) -> str:
 
 def chip(outcome: str) -> str:
     """The outcome as a coloured label."""
-    kind = "good" if outcome in _GOOD else "bad"
-    if outcome in ("not run", "cancelled", "infrastructure"):
-        kind = "none"
+    kind = "good" if outcome == "ok" else "none" if outcome in {"not run", *UNFINISHED} else "bad"
     return f'<span class="chip {kind}">{escape(outcome)}</span>'

@@ -1,4 +1,4 @@
-"""Small pieces of HTML. Whatever comes in is text; it is cleaned and escaped here, and nowhere later."""
+"""Small pieces of HTML. Text is cleaned and escaped here, and nowhere later."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.forge.pages.text import clean, clean_line, escape, show_size
 
 
 def name(text: object, *, limit: int = 80) -> str:
-    """A foreign name in a line of ours: isolated, so that a right-to-left one turns nothing else around."""
+    """A foreign name in a line of ours: isolated, so that a right-to-left name does not reorder the rest."""
     return f"<bdi>{escape(clean_line(str(text), limit=limit))}</bdi>"
 
 
@@ -28,11 +28,19 @@ def block(text: object, *, limit: int = 20_000) -> str:
 
 
 def bar(share: float, *, kind: str = "") -> str:
-    """A share from 0 to 100 as a small bar. Only to be seen: the number stands beside it."""
+    """A share from 0 to 100 as a small bar, hidden from screen readers: the number stands beside it."""
     width = min(100.0, max(0.0, share))
     return (
         f'<svg class="bar {escape(kind)}" viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="rail" width="100" height="4"/><rect class="fill" width="{width:.1f}" height="4"/></svg>'
+    )
+
+
+def table(label: str, heads: str, rows: str, *, more: str = "") -> str:
+    """A table that scrolls by itself on a narrow page. `heads` and `rows` are HTML; `more` are attributes."""
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table{more}>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
@@ -68,7 +76,7 @@ def _show_value(value: object) -> str:
 
 
 def data_block(id_: str, value: object) -> str:
-    """Data for the script, in a block that no text in it can end."""
+    """Data for the script. No text in it can end the block."""
     text = json.dumps(value, separators=(",", ":"))  # plain ASCII
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from corral.forge.outcome import Attempt
+from corral.forge.outcome import ArtifactFile, Attempt, Refused
 from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.text import escape, show_seconds, show_size
 from corral.forge.report.charts import Mark, Row, draw_rounds, draw_scatter
 from corral.forge.report.embed import Embedded
 from corral.forge.report.leaderboard import chip
-from corral.forge.report.parts import bar, block, facts, flatten, line, name
+from corral.forge.report.parts import bar, block, facts, flatten, line, name, table
 
 _MAX_MANIFEST_ROWS = 2000
 _MAX_DETAILS = 40
@@ -156,28 +156,21 @@ def _attempts(row: CandidateRow) -> str:
             ("Retries", True), ("Phases", False),
         )
     )  # fmt: skip
-    return (
-        '<h4>Attempts</h4><div class="scroll" tabindex="0" role="region" aria-label="Attempts">'
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
-    )
+    return "<h4>Attempts</h4>" + table("Attempts", heads, rows)
 
 
 def write_logs(overview: Overview, logs: Mapping[tuple[str, int], str]) -> str:
     """The logs, folded."""
-    found = []
+    found, nothing = [], '<p class="inner">It printed nothing.</p>'
     for row in overview.rows:
         for attempt in row.attempts:
             text = logs.get((row.id, attempt.round), "")
+            printed = f"{show_size(attempt.log_bytes or len(attempt.log))} printed"
+            shown = f'<pre class="inner" tabindex="0">{escape(text)}</pre>' if text else nothing
             found.append(
                 f'<details class="card log" data-log><summary><span class="title">{name(row.name)}'
-                f"{_round(row, attempt)}"
-                f'</span><span class="hits" data-hits></span><span class="sub">{_printed(attempt)}</span></summary>'
-                + (
-                    f'<pre class="inner" tabindex="0">{escape(text)}</pre>'
-                    if text
-                    else '<p class="inner">It printed nothing.</p>'
-                )
-                + "</details>"
+                f'{_round(row, attempt)}</span><span class="hits" data-hits></span>'
+                f'<span class="sub">{printed}</span></summary>{shown}</details>'
             )
     return "".join(found) or '<p class="remark">No attempt has ended.</p>'
 
@@ -186,44 +179,36 @@ def _round(row: CandidateRow, attempt: Attempt) -> str:
     return f" <small>round {attempt.round}</small>" if len(row.attempts) > 1 or attempt.round > 1 else ""
 
 
-def _printed(attempt: Attempt) -> str:
-    return f"{show_size(attempt.log_bytes or len(attempt.log))} printed"
-
-
 def write_manifest(overview: Overview, embedded: Embedded) -> str:
     """Every file that was taken out with its hash, and what was not taken."""
-    rows: list[str] = []
-    count = 0
+    files: list[tuple[CandidateRow, Attempt, ArtifactFile | Refused]] = []
     for row in overview.rows:
         for attempt in row.attempts:
-            who = f"<td>{name(row.name, limit=40)}{_round(row, attempt)}</td>"
-            for file in attempt.artifacts:
-                count += 1
-                if count <= _MAX_MANIFEST_ROWS:
-                    rows.append(
-                        f"<tr>{who}<td><code>{name(file.path, limit=300)}</code></td>"
-                        f'<td class="number">{show_size(file.size)}</td>'
-                        f'<td><code class="hash">{line(file.sha256)}</code></td></tr>'
-                    )
-            for refused in attempt.refused:
-                count += 1
-                if count <= _MAX_MANIFEST_ROWS:
-                    rows.append(
-                        f'<tr class="refused">{who}<td><code>{name(refused.path, limit=300)}</code></td>'
-                        f'<td colspan="2">not taken: {line(refused.reason)}</td></tr>'
-                    )
-    if not rows:
+            files += [(row, attempt, file) for file in attempt.artifacts]
+            files += [(row, attempt, file) for file in attempt.refused]
+    if not files:
         return '<p class="remark">No artifacts were taken.</p>'
-    more = f'<p class="remark">… and {count - _MAX_MANIFEST_ROWS} more.</p>' if count > _MAX_MANIFEST_ROWS else ""
+    rows = "".join(_manifest_row(row, attempt, file) for row, attempt, file in files[:_MAX_MANIFEST_ROWS])
+    hidden = len(files) - _MAX_MANIFEST_ROWS
+    more = f'<p class="remark">… and {hidden} more.</p>' if hidden > 0 else ""
     if embedded.left_out:
         more += (
             f'<p class="remark">{embedded.left_out} files are not in this page; they are in the folder of the run.</p>'
         )
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Manifest"><table class="manifest"><thead><tr>'
+    heads = (
         '<th scope="col">Candidate</th><th scope="col">File</th><th scope="col" class="number">Size</th>'
-        f'<th scope="col">SHA-256</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div>{more}'
+        '<th scope="col">SHA-256</th>'
     )
+    return table("Manifest", heads, rows, more=' class="manifest"') + more
+
+
+def _manifest_row(row: CandidateRow, attempt: Attempt, file: ArtifactFile | Refused) -> str:
+    who = f"<td>{name(row.name, limit=40)}{_round(row, attempt)}</td>"
+    path = f"<td><code>{name(file.path, limit=300)}</code></td>"
+    if isinstance(file, Refused):
+        return f'<tr class="refused">{who}{path}<td colspan="2">not taken: {line(file.reason)}</td></tr>'
+    size = f'<td class="number">{show_size(file.size)}</td>'
+    return f'<tr>{who}{path}{size}<td><code class="hash">{line(file.sha256)}</code></td></tr>'
 
 
 def write_repeat(overview: Overview, command: str) -> str:
@@ -237,7 +222,7 @@ def write_repeat(overview: Overview, command: str) -> str:
 
 
 def _judge(judge: Mapping[str, Any]) -> str:
-    """Its gates and scores as lists; whatever else it says of itself as it stands."""
+    """Its gates and scores as lists; the rest of its description as names and values."""
     lists, rest = [], {}
     for key, value in judge.items():
         if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):

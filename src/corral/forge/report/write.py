@@ -1,7 +1,7 @@
-"""One page that needs nothing else: no request leaves it, and nothing in it that is a candidate's can run.
+"""One page that needs nothing else: it sends no request, and nothing of a candidate can run in it.
 
-The policy in its head allows exactly our own script and style, by their hashes. What candidates made is text that was
-escaped, or data in a block for our script, which puts it on the page as text.
+The policy in its head allows exactly our own script and style, by their hashes. Texts of candidates are escaped, or are
+data in a block for our script, which shows them as text.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SHARED = "corral.forge.pages"
 
 
 def write_report(run: Run, target: Path, *, command: str | None = None) -> Path:
-    """Write the run's report, whole or not at all, and say where.
+    """Write the run's report, whole or not at all. Returns the path of the file.
 
     Args:
-        run: As its folder tells it; also one that broke off.
-        target: The file. One that is there is replaced; a folder gets `report.html`.
-        command: What holds this contest again, where the caller knows it.
+        run: A run read from its folder, also an interrupted one.
+        target: The file, which is replaced if it exists; in a folder `report.html` is written.
+        command: The command that repeats the contest, if the caller knows it.
 
     Raises:
         OSError: it can't be written there.
@@ -58,7 +58,7 @@ def write_report(run: Run, target: Path, *, command: str | None = None) -> Path:
             out.write(page)
         umask = os.umask(0)
         os.umask(umask)
-        Path(unfinished).chmod(0o666 & ~umask)  # it is to be passed on, not for us alone
+        Path(unfinished).chmod(0o666 & ~umask)  # mkstemp makes it private, but a report is meant to be shared
         Path(unfinished).replace(file)
     except BaseException:
         Path(unfinished).unlink(missing_ok=True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from urllib.parse import unquote
 
 MAX_HEAD_BYTES = 16 * 1024
 HEAD_SECONDS = 10.0
-_REASONS = {
-    200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-    431: "Request Header Fields Too Large", 503: "Service Unavailable",
-}  # fmt: skip
 # For every response. The page has its own content policy.
 _ALWAYS = {
     "X-Content-Type-Options": "nosniff",
@@ -80,7 +77,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request:
 def make_head(status: int, kind: str, *, more: Mapping[str, str] | None = None) -> bytes:
     """The head of a response."""
     headers = {"Content-Type": kind, "Content-Security-Policy": NOTHING_POLICY, **_ALWAYS, **(more or {})}
-    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 

@@ -39,25 +39,21 @@ class Hub(Lanes):
         """Numbers of another hub, before a restart, mean nothing here."""
         self._ring: deque[Message] = deque()
         self._ring_characters = 0
-        self._number = 0
-        self._news = asyncio.Event()
-
-    @property
-    def number(self) -> int:
+        self.number = 0
         """The number of the last event."""
-        return self._number
+        self._news = asyncio.Event()
 
     def add(self, event: ForgeEvent) -> None:
         """Take an event. Unknown kinds are ignored."""
         data = self.take(event)
         if data is None:
             return
-        self._number += 1
+        self.number += 1
         if event.kind == "run-started":
             self._begin_anew()
             return
         found = {"at": event.at, "candidate": event.candidate, "round": event.round, "data": data}
-        message = Message(self._number, event.kind, _write_json(found))
+        message = Message(self.number, event.kind, _write_json(found))
         self._ring.append(message)
         self._ring_characters += len(message.text)
         while len(self._ring) > RING_EVENTS or (self._ring_characters > RING_CHARACTERS and len(self._ring) > 1):
@@ -68,7 +64,7 @@ class Hub(Lanes):
         """The process of the run is gone, and the run never said that it ended."""
         if self.state in ("running", "judging"):
             self.state = "broken off"
-            self._number += 1
+            self.number += 1
             self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -83,9 +79,9 @@ class Hub(Lanes):
 
     def since(self, number: int) -> list[Message] | None:
         """The events after that number; None if they are no longer in the ring."""
-        if number > self._number or number < 0:
+        if number > self.number or number < 0:
             return None
-        missing = self._number - number
+        missing = self.number - number
         if missing > len(self._ring):
             return None
         return list(self._ring)[len(self._ring) - missing :] if missing else []
@@ -102,7 +98,7 @@ class Hub(Lanes):
 def _write_json(value: Any) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # a number that JSON hasn't got
+    except ValueError:  # NaN or infinity, which JSON does not have
         return json.dumps(_without_nan(value), separators=(",", ":"))
 
 

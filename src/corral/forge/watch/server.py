@@ -39,9 +39,9 @@ _ADDRESS = "127.0.0.1"
 _MAX_CLIENTS = 64
 """Connections that have shown the secret, at once."""
 _MAX_STRANGERS = 128
-"""Connections that have not shown it yet. The oldest is closed for a new one, so they block no one who knows it."""
+"""Connections that have not shown it yet. The oldest is closed for a new one, so that others can get through."""
 _SLOW_SECONDS = 30.0
-"""A client that reads nothing for so long is disconnected."""
+"""A client that reads nothing for this long is disconnected."""
 _ALIVE_SECONDS = 15.0
 _BATCH_SECONDS = 0.05
 """Events that come close together go out together."""
@@ -62,11 +62,10 @@ class WatchServer:
     """Shows one run: of this process, of another process, or one that has ended."""
 
     def __init__(self, folder: Path, *, port: int = 0, follow: bool = True) -> None:
-        """Prepare it.
-
+        """
         Args:
-            folder: The run's. It need not be there yet.
-            port: 0 takes any that is free.
+            folder: The run's folder. It need not exist yet.
+            port: 0 takes any free port.
             follow: Read the run's log and what is added to it. Without it, events come through `listener`.
         """
         self._folder = folder
@@ -88,7 +87,7 @@ class WatchServer:
         return f"http://{_ADDRESS}:{self._port}/{self._token}/"
 
     async def start(self) -> str:
-        """Listen, and say where.
+        """Listen. Returns the address of the page.
 
         Raises:
             BackendUnavailableError: the port is taken.
@@ -108,7 +107,7 @@ class WatchServer:
         return self.url
 
     def listener(self, event: ForgeEvent) -> None:
-        """For a contest in this process, on any thread. Does nothing if the log is followed: it has the same."""
+        """For a contest in this process, on any thread. Does nothing if the log is followed: it has the same events."""
         if self._follow:
             return
         if self._loop is None or _running_loop() is self._loop:

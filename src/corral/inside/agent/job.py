@@ -23,7 +23,7 @@ class Stream:
         self.total = 0
         self.skipped = 0
         self.tail = bytearray()
-        self.left: int | None = None  # how much is still to be told after the program's end
+        self.left: int | None = None  # how many bytes are still to be sent after the program's end
         self.over = False
         self.quiet_since: float | None = None
         self.packer = Packer()
@@ -33,9 +33,9 @@ class Job:
     """A program that the host asked for.
 
     The request has `argv` (or `task` and `request`, see `Agent`), `env`, `cwd`, `stdin` and `limit` (how many bytes of
-    each stream will be kept). It may have `pty` with `rows` and `columns`, `timeout`, `rlimits`, `inherit` (the
-    agent's environment besides its own), `packs` (compress output), and `quiet`: output is not read before
-    the end, so what goes beyond the limit need not travel.
+    each stream will be kept). It may have `pty` with `rows` and `columns`, `timeout`, `rlimits`, `inherit` (the agent's
+    environment is added), `packs` (compress output), and `quiet`: output is not read before the end, so that only what
+    is within the limit is sent.
     """
 
     def __init__(self, number: int, request: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Job:
         self.rest_asked = False
 
     def open(self, opened: list[int]) -> tuple[int, int, int]:
-        """Make its three descriptors, and ours at their other ends. All are put into `opened` as they are made."""
+        """Open the program's three descriptors and our ends of them. Each is added to `opened` at once."""
         if self.pty:
             master, slave = os.openpty()
             opened += [master, slave]

@@ -1,9 +1,9 @@
-"""The agent: starts programs, passes on what they print, and ends them with all that they started.
+"""The agent: starts programs, forwards their output, and ends them with all processes that they started.
 
-It is sent as text to any Python of 3.8 or later and talks frames (`inside.frames`) over its standard input and output:
-a terminal that it makes raw, or a socket. Each program stands under a warden, a child of ours that is a subreaper, so
-that whatever a program leaves behind stays below it and can be found. What a program prints is only passed on as fast
-as the host says that it took it.
+It is sent as text to any Python of 3.8 or later and exchanges frames (`inside.frames`) over its standard input and
+output: a terminal that it makes raw, or a socket. Each program runs under a warden, a child of ours that is a
+subreaper, so that all processes of the program stay below it and can be found. Output is forwarded only as fast as the
+host acknowledges it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Agent:
         self._parser = Parser()
         self._awake_at = 0.0
         self._tasks: dict[str, Any] = {"__name__": "corral"}
-        self._left = False  # the host has let go of us
-        self._folder: str | None = None  # with one, the host owns what runs here
+        self._left = False  # the host has closed the connection, or detached
+        self._folder: str | None = None  # set if the host owns the programs here
         self._removes = False
         self._deadline: float | None = None
         for descriptor in (reader, writer):
@@ -92,7 +92,7 @@ class Agent:
             self._obey(kind, number, content)
 
     def _leave(self) -> None:
-        """The host is gone, or has let go: programs go on, and what they print is dropped. What it owned ends."""
+        """The host has gone or detached: programs go on, and their output is dropped. Owned programs end."""
         self._left = True
         self._outgoing.clear()
         self._ready.unwatch(self._reader)
@@ -150,9 +150,9 @@ class Agent:
             self._say(b"P", 0)
 
     def own(self, *, folder: str, seconds: float | None, removes: bool) -> None:
-        """From now on everything here ends with the host, after so many seconds, and when the folder is gone.
+        """From now on everything here ends with the host, after so many seconds, or when the folder is deleted.
 
-        With `removes`, the folder and the lock beside it are removed then.
+        With `removes`, the folder and the lock beside it are then removed.
         """
         self._folder, self._removes = folder, removes
         self._deadline = None if seconds is None else time.monotonic() + seconds
@@ -190,10 +190,10 @@ class Agent:
     def _watch(self, stream: Stream) -> None:
         self._ready.watch(stream.descriptor, lambda: self._read(stream), edge=True)
 
-    # What programs print.
+    # Output.
 
     def _read(self, stream: Stream) -> None:
-        """Take one piece, and see to the next."""
+        """Read one piece, and schedule the next read."""
         job = stream.job
         if stream.over or stream in job.blocked:
             return
@@ -242,7 +242,7 @@ class Agent:
             job.credit -= len(data[:room])
             self._send(stream, data[:room])
         if room < len(data):
-            # Nobody listens: of a stream beyond its limit only the end will be kept, so only that is sent.
+            # Output is read at the end only: beyond its limit, only the end of a stream is kept, so only that is sent.
             stream.tail += data[max(0, room) :]
             excess = len(stream.tail) - (job.limit - job.limit // 2)
             if excess > _READ_BYTES:
@@ -259,7 +259,7 @@ class Agent:
                 self._say(stream.name.upper(), stream.job.number, small)
 
     def _find_nothing(self, stream: Stream) -> None:
-        """After the program's end, its output is whole. A terminal's last words come later."""
+        """Nothing was there: after the program's end its output is complete. A terminal's last output comes later."""
         job = stream.job
         if job.end is None or job.told:
             return
@@ -276,7 +276,7 @@ class Agent:
         stream.over = True
         stream.left = 0
         self._ready.unwatch(stream.descriptor)
-        # A terminal is kept until the program has ended: one that closed its streams just before would be hung up.
+        # A terminal is kept until the program has ended: one that closed its streams just before would get a hang-up.
         if not stream.job.pty or stream.job.end is not None:
             self._close_stream(stream)
 
@@ -346,22 +346,22 @@ class Agent:
 
     def _kill_again(self, job: Job) -> None:
         if job.warden in self._wardens:
-            # Where there is no subreaper, orphans are only found by their group.
+            # Without a subreaper, orphans are only found by their group.
             end_below((job.warden,), groups=() if sys.platform == "linux" or not job.pid else (job.pid,))
-            # The warden also sees those that hide, and every orphan that comes to it; one that was stopped goes on.
+            # The warden also sees hidden processes, and every orphan that is given to it. It may have been stopped.
             send_signal([job.warden], signal.SIGCONT)
             send_signal([job.warden], signal.SIGTERM)
         self._end_strays()
 
     def _end_strays(self) -> None:
-        """What a warden held that was killed by its own program has come to us."""
+        """End orphans whose warden was killed by its own program: they are our children now."""
         strays = [pid for pid in own_children() if pid not in self._wardens]
         if strays:
             end_below(strays)
             send_signal(strays, signal.SIGKILL)
 
     def _end_rest(self, number: int) -> None:
-        """End what a program left running, and say when it is gone."""
+        """End what a program left running, and report when it has ended."""
         left = [job for job in self._wardens.values() if job.number == number and job.end is not None]
         for job in left:
             job.rest_asked = True
@@ -400,7 +400,7 @@ class Agent:
             return
         job.end = dict(message, reason=job.reason, wall=time.monotonic() - job.began)
         job.deadline = None
-        self._unblock(job)  # what its pipes hold is little; the end must not wait for a host that reads no more
+        self._unblock(job)  # its pipes hold little, and the end must not wait for a host that does not read
         if job.reason is not None:
             self._kill_again(job)
         self._close_input(job)
@@ -415,7 +415,7 @@ class Agent:
         self._finish(job)
 
     def _finish(self, job: Job) -> None:
-        """Tell the end, once everything that was printed before it has been told."""
+        """Report the end, once all output before it has been sent."""
         if job.end is None or job.told or any(stream.left and stream.left > 0 for stream in job.streams):
             return
         for stream in job.streams:
@@ -430,7 +430,7 @@ class Agent:
         self._drop(job)
 
     def _drop(self, job: Job) -> None:
-        """Forget it; what its children print is read and thrown away, so that they can go on."""
+        """Forget the program. Output of its children is read and dropped, so that they can go on."""
         self._jobs.pop(job.number, None)
         self._unblock(job)
         self._again += [stream for stream in job.streams if not stream.over]
@@ -445,7 +445,7 @@ class Agent:
                 return
             job = self._wardens.pop(pid, None)
             if job is None or os.WIFSIGNALED(status):
-                # It goes when there is nothing left; if it was killed, its program did it, and must not gain by it.
+                # A warden exits when nothing is left. If it was killed, its program did that, and must not gain by it.
                 self._end_strays()
                 if job is not None and job.pid and sys.platform != "linux":
                     end_below((), groups=(job.pid,))
@@ -455,13 +455,13 @@ class Agent:
     # The loop.
 
     def run(self) -> None:
-        """Serve until the host has let go and the last program has ended; at once, if the host owns all."""
+        """Serve until the host has gone and the last program has ended; if the host owns them, until it has gone."""
         self._say(b"H", os.getpid(), b"z" if HAS_ZLIB else b"")
         self._flush()
         while not self._is_over():
             waiting, self._again = self._again, []
             self._ready.serve(0.0 if waiting else self._patience())
-            # After everything that was ready by itself: that is what keeps the order.
+            # After all ready descriptors: that keeps the order of output.
             for stream in waiting:
                 self._read(stream)
             self._end_naps()
@@ -501,7 +501,7 @@ class Agent:
             if job.pty and job.end is not None:
                 self._again += [stream for stream in job.streams if not stream.over]
         if now >= self._awake_at:
-            # A program may stop its warden, and then wait for ever to be told of its end.
+            # A program may stop its warden, and its end would never be reported.
             self._awake_at = now + WAKE_SECONDS
             send_signal(self._wardens, signal.SIGCONT)
             if self._folder is not None and not os.path.isdir(self._folder):
@@ -513,11 +513,11 @@ class Agent:
                     job.killing_until = None
 
     def _end_all(self, folder: str) -> None:
-        """End everything that runs, and what the host owned."""
+        """End all programs, and remove the folder if asked to."""
         with contextlib.suppress(OSError):
             os.close(self._reader)
         with contextlib.suppress(OSError):
-            os.close(self._writer)  # from now on the host sees that it is over
+            os.close(self._writer)  # tells the host that it is over
         until = time.monotonic() + _KILL_SECONDS
         while (self._wardens or own_children()) and time.monotonic() < until:
             for job in list(self._wardens.values()):
@@ -535,7 +535,7 @@ class Agent:
 
 
 def main() -> None:
-    """What the module says, on the standard input and output."""
+    """Run the agent on standard input and output."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTOU, signal.SIGTTIN, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()

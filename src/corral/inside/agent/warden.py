@@ -1,4 +1,4 @@
-"""A warden: a child of the agent that starts one program and stays above all that comes from it."""
+"""A warden: a child of the agent that starts one program and stays the ancestor of all its processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PEAK_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
 def watch_over(request: dict[str, Any], inner: tuple[int, int, int], status: int, task: Task | None) -> None:
-    """Start a program, wait for it and for all that comes to us from it, and report to `status`."""
+    """Start a program, wait for it and for all its orphans, and report to `status`."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _close_all_but({*inner, status})
@@ -73,7 +73,7 @@ def watch_over(request: dict[str, Any], inner: tuple[int, int, int], status: int
 
 
 def _close_all_but(keep: set[int]) -> None:
-    """A warden must not hold what belongs to others."""
+    """Close descriptors above the standard streams: neither a warden nor a task may hold what belongs to others."""
     for name in os.listdir("/proc/self/fd" if sys.platform == "linux" else "/dev/fd"):
         descriptor = int(name)
         if descriptor > 2 and descriptor not in keep:
@@ -82,11 +82,11 @@ def _close_all_but(keep: set[int]) -> None:
 
 
 def _stay(pid: int, status: int) -> None:
-    """Until the program and all that it left behind have ended."""
+    """Wait until the program and all processes that it left behind have ended."""
     agent, ending = os.getppid(), False
 
     def end(*_: object) -> None:
-        # The agent asks for it, or has died: end everything. What dies leaves its children to us, until there are none.
+        # The agent asks for it, or has died: end everything. Children of those that die become ours, and end too.
         nonlocal ending
         ending = True
         send_signal(own_children(), signal.SIGKILL)
@@ -94,7 +94,7 @@ def _stay(pid: int, status: int) -> None:
             _signal_group(pid, signal.SIGKILL)
 
     def wake(*_: object) -> None:
-        # A program may stop the agent, which is of the same user; the agent does the same for us.
+        # A program may stop the agent, which has the same user; the agent continues us in the same way.
         if ending or os.getppid() != agent:
             end()
         else:
@@ -115,7 +115,7 @@ def _stay(pid: int, status: int) -> None:
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """True if there is one."""
+    """True if the group exists."""
     with contextlib.suppress(PermissionError):  # a process of another user is in it
         try:
             os.killpg(group, number)
@@ -130,9 +130,9 @@ def _report(status: int, message: dict[str, Any]) -> None:
 
 
 def _become(request: dict[str, Any], inner: tuple[int, int, int], failed: int, task: Task | None) -> int:
-    """From a fork to the program, or to a function of ours that is run like one; gives the exit code."""
+    """Turn a fork into the program, or run a task like one; returns the exit code."""
     os.setsid()
-    end_with_parent(signal.SIGKILL)  # one that kills its warden and the agent does not outlive them
+    end_with_parent(signal.SIGKILL)  # a program that kills its warden and the agent does not outlive them
     reset_signals()
     take_streams(inner)
     if request.get("pty"):
@@ -140,7 +140,7 @@ def _become(request: dict[str, Any], inner: tuple[int, int, int], failed: int, t
     os.umask(0o022)
     become_dumpable()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")  # if memory is short, it is taken from programs before the agent
+        file.write("500")  # if memory is short, programs are killed before the agent
     try:
         os.chdir(os.fsencode(request["cwd"]))
     except OSError as error:
@@ -150,7 +150,7 @@ def _become(request: dict[str, Any], inner: tuple[int, int, int], failed: int, t
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(getattr(resource, name), (value, value))
     if task is not None:
-        os.close(failed)
+        _close_all_but(set())  # a program loses them by `execve`: the pipe to the agent above all
         return task(request["request"])
     env = {}
     if request.get("inherit", True):

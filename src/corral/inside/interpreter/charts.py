@@ -1,8 +1,8 @@
 """Runs INSIDE a sandbox, as `driver.py` does (3.8 or newer, self-contained): matplotlib's figures as data and pictures.
 
-Nothing happens until the code imports `matplotlib.pyplot`. Then `plt.show()` hands over what is open, and so does the
-end of the run; each figure becomes a PNG and, where we can read its axes, a chart: a dict of plain values, as Daytona's
-clients parse them. What can't be read is of type `unknown` and has its picture all the same.
+Nothing happens until the code imports `matplotlib.pyplot`. Then `plt.show()` and the end of the run send the open
+figures; each becomes a PNG and, where we can read its axes, a chart: a dict of plain values, as Daytona's clients parse
+them. Other figures are charts of type `unknown`, with their picture.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MAX_TICKS = 200
 STATE: dict[str, Any] = {"send": None, "close": False, "shown": None, "boxes": None, "imported": None}
 
 
-# ------------------------------------------------------------------------------------------- getting hold of figures
+# --------------------------------------------------------------------------------------------------- finding figures
 
 
 def library(name: str) -> Any:
-    """A module of matplotlib, which is there when this is called."""
+    """A module of matplotlib, which the code has imported."""
     return importlib.import_module("matplotlib." + name)
 
 
 class Finder:
-    """Lets the import of pyplot go its way, and then puts our `show` in."""
+    """Lets pyplot be imported as usual, and then puts our `show` in."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
@@ -62,7 +62,7 @@ class Finder:
 
 
 def install(send: Callable[[dict[str, Any]], None], *, close: bool) -> None:
-    """`send` takes MIME bundles. With `close`, figures are closed at the end of a run, so that the next starts anew."""
+    """`send` takes MIME bundles. With `close`, figures are closed at the end of a run."""
     STATE.update(send=send, close=close, shown=weakref.WeakSet(), boxes=weakref.WeakKeyDictionary())
     os.environ.setdefault("MPLBACKEND", "Agg")
     sys.meta_path.insert(0, Finder)
@@ -73,8 +73,7 @@ def hook(pyplot: Any) -> None:
     Axes, Figure = library("axes").Axes, library("figure").Figure  # noqa: N806 - classes, named as they are
 
     def show(*args: Any, **kwargs: Any) -> None:
-        """Show all figures that have not been shown as they are now, and close them: the next plot begins anew, as it
-        does where a window has been shown and closed."""
+        """Show all figures that have changed since they were shown, and close them, as a window is closed."""
         show_open()
         if kwargs.get("block", args[0] if args else None) is not False:
             pyplot.close("all")
@@ -92,7 +91,7 @@ def hook(pyplot: Any) -> None:
         try:
             STATE["boxes"].setdefault(self, []).append((stats, list(artists["medians"])))
         except Exception:
-            pass  # a chart less, and never an error of the code's
+            pass  # one chart less, but no error in the code
         return artists
 
     if STATE["imported"] is not None:
@@ -108,7 +107,7 @@ def show_open() -> None:
         return
     for number in pyplot.get_fignums():
         figure = pyplot.figure(number)
-        # One that has nothing but its background was made by accident: by a savefig() after show(), most often.
+        # One with nothing but its background was created by accident, mostly by a savefig() after show().
         if len(figure.get_children()) > 1 and (figure not in STATE["shown"] or figure.stale):
             emit(figure)
 
@@ -183,7 +182,7 @@ def read_figure(figure: Any) -> dict[str, Any]:
 
 
 def thin(charts: list[dict[str, Any]]) -> None:
-    """Of many points, every second, third … one: whoever reads a chart has bounds, and shows it on a screen."""
+    """Keep every second, third … of too many points: readers of a chart have limits, and a screen shows no more."""
     elements = [element for chart in charts for element in chart["elements"]]
     count = sum(len(element.get("points", ())) + len(element.get("outliers", ())) for element in elements)
     step = -(-count // MAX_POINTS)
@@ -194,14 +193,14 @@ def thin(charts: list[dict[str, Any]]) -> None:
 
 
 def read_axes(axes: Any) -> list[dict[str, Any]]:
-    """The charts that one pair of axes holds: mostly one, but bars may carry a line."""
+    """The charts on one pair of axes: mostly one, but bars may have a line over them."""
     if pies := read_pie(axes):
         return [{"type": "pie", "title": axes.get_title(), "elements": pies}]
     boxes, medians = read_boxes(axes)
     found: list[tuple[str, list[dict[str, Any]]]] = [("box_and_whisker", boxes), ("bar", read_bars(axes))]
     lines: list[dict[str, Any]] = []
     dots: list[dict[str, Any]] = []
-    # A box plot's own lines are no line chart.
+    # The lines of a box plot are no line chart.
     for line in axes.lines if not medians else ():
         if line.get_visible() and line.get_transform() == axes.transData:
             bare = line.get_linestyle() in ("None", "none", " ", "")
@@ -220,14 +219,14 @@ def read_axes(axes: Any) -> list[dict[str, Any]]:
 
 
 def is_scatter(axes: Any, collection: Any) -> bool:
-    """Contours are collections of the same class; only the places of a scatter plot are data."""
+    """True for a scatter plot. Contours are collections of the same class, but their offsets are no data."""
     if type(collection).__name__ != "PathCollection" or not collection.get_visible():
         return False
     return bool(collection.get_offset_transform().contains_branch(axes.transData))
 
 
 def frame(axes: Any) -> dict[str, Any]:
-    """What stands around the data."""
+    """Title, labels, ticks and scales."""
     chart: dict[str, Any] = {"title": axes.get_title()}
     for letter, axis, bounds in (("x", axes.xaxis, axes.get_xlim()), ("y", axes.yaxis, axes.get_ylim())):
         low, high = sorted(bounds)
@@ -259,7 +258,7 @@ def categorical(axis: Any) -> str | None:
 
 
 def number(axis: Any, value: Any) -> float | None:
-    """A finite number, or None. Of dates: seconds since 1970."""
+    """A finite number, or None. Dates become seconds since 1970."""
     try:
         plain = float(value)
         if math.isfinite(plain) and is_date(axis):
@@ -349,7 +348,7 @@ def plain_number(value: Any) -> Any:
 
 
 def tick_label(axis: Any, place: float) -> str:
-    """What the axis calls a place: the label of its tick, or the number itself."""
+    """The label of the tick at a place, or the number itself."""
     named = categorical(axis) or isinstance(axis.get_major_locator(), library("ticker").FixedLocator)
     best = None
     for tick, text in zip(axis.get_ticklocs(), axis.get_ticklabels()):
@@ -363,7 +362,7 @@ def tick_label(axis: Any, place: float) -> str:
 
 
 def install_to_file(path: str) -> None:
-    """Write charts as lines of JSON into a file, also what is open when the program ends."""
+    """Write charts as lines of JSON into a file, also those of figures that are open when the program ends."""
     import atexit
 
     def send(data: dict[str, Any]) -> None:
@@ -377,5 +376,5 @@ def install_to_file(path: str) -> None:
             flush()
 
     install(send, close=False)
-    # Not before: pyplot has registered the end of its figures, and who comes last is called first.
+    # Only now: pyplot has registered the end of its figures, and the last registered is called first.
     STATE["imported"] = lambda: atexit.register(at_end)

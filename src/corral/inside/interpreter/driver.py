@@ -1,11 +1,10 @@
 """Runs INSIDE a sandbox, under its own python3 (3.8 or newer, standard library only): the stateful interpreter.
 
 The host never imports it: it sends the text, joined with that of `streams.py` and `shown.py` into a single file
-(`bundle.py`). Requests come as lines of JSON on standard input, which the code never sees: its own is empty. What the
-code and its children print goes straight to descriptors 1 and 2. Events go out between that text, as frames: a mark
-nobody prints by accident, a number, JSON, the end of the line. A frame is one write of at most PIPE_BUF bytes, which
-the kernel never mixes with another's. Whoever runs here can forge a frame, and so deceive itself; the host takes none
-at its word.
+(`bundle.py`). Requests come as lines of JSON on standard input, which the code never sees: its own is empty. Output of
+the code and its children goes straight to descriptors 1 and 2. Events are sent in between, as frames: a random mark, a
+number, JSON, a newline. A frame is one write of at most PIPE_BUF bytes, which the kernel never mixes with another. Code
+here can forge a frame, and so deceive itself; the host trusts none.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Interpreter:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def on_interrupt(self, number: int, frame: Any) -> None:
-        """Interrupts are for the code alone, and never cut in two what we write."""
+        """Interrupt the code, but never in the middle of our own writes."""
         if os.getpid() != self.pid:
             raise KeyboardInterrupt
         if self.running and self.streams.guarded:
@@ -63,7 +62,7 @@ class Interpreter:
             raise KeyboardInterrupt
 
     def send(self, event: dict[str, Any], fds: tuple[int, ...] = (1,)) -> None:
-        """An event, after all that was printed before it."""
+        """Send an event, after all output before it."""
         data = json.dumps(event, ensure_ascii=True).encode("ascii")
         self.streams.enter()
         try:
@@ -89,11 +88,11 @@ class Interpreter:
 
     @staticmethod
     def input(prompt: object = "", /) -> str:
-        """There is nobody to ask."""
+        """Refused: there is no terminal to read from."""
         raise EOFError("input() is not available: the interpreter has no terminal and its standard input is empty")
 
     def prepare(self) -> None:
-        """Make this process the code's."""
+        """Set this process up as the code expects it."""
         sys.modules["__main__"] = self.main
         sys.argv = [""]
         if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(HERE)):
@@ -133,7 +132,7 @@ class Interpreter:
         self.send({"event": "begin", "run": name}, (1, 2))
         os.environ.update(envs)
         state = self.guard(lambda: self.evaluate(code, f"<run {self.count}>"))
-        # Figures are shown after an error as well, and none is left for the next run to draw on.
+        # Figures are shown after an error as well, and closed, so that the next run does not draw on them.
         shown = self.guard(lambda: self.charts.flush(show=state != "interrupted"))
         state = shown if state == "completed" else state
         self.streams.interrupted = False
@@ -146,7 +145,7 @@ class Interpreter:
         self.send({"event": "end", "run": name, "state": state}, (1, 2))
 
     def guard(self, action: Callable[[], None]) -> str:
-        """Do something that belongs to the code; gives how it ended. Errors are told."""
+        """Run a part of the code and report its errors; returns how it ended."""
         state = "completed"
         try:
             try:
@@ -169,7 +168,7 @@ class Interpreter:
         self.sources.append((name, len(code)))
         while sum(size for _, size in self.sources) > SOURCE_CHARS and len(self.sources) > 1:
             linecache.cache.pop(self.sources.popleft()[0], None)
-        # As the tokenizer sees it: a lone surrogate is an error of the code's, and must not be one of ours.
+        # From text, as the tokenizer sees it: a lone surrogate is an error in the code, not in the driver.
         tree = compile(code, name, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | self.flags, True)
         assert isinstance(tree, ast.Module)
         last: ast.Expression | None = None
@@ -191,7 +190,7 @@ class Interpreter:
         return compiled
 
     def execute(self, parts: list[types.CodeType]) -> Any:
-        """Run the parts of a run; gives the value of the last. If one awaits, all of them run in the loop."""
+        """Run the parts of a run; returns the value of the last. If one awaits, all of them run in the event loop."""
         if self.loop is not None and not self.loop.is_closed():
             asyncio.set_event_loop(self.loop)
         if not any(part.co_flags & inspect.CO_COROUTINE for part in parts):
@@ -218,11 +217,11 @@ class Interpreter:
         return value
 
     def settle(self) -> None:
-        """After the code: what it left in our way is put right, what it meant to keep is kept."""
+        """After the code: flush its streams, and restore the descriptors, streams and signal handler that we need."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except BaseException:  # a stream of the code's own, with errors of its own
+            except BaseException:  # a stream that the code has replaced
                 continue
         self.channel.repair()
         self.open_streams()
@@ -253,7 +252,7 @@ def clip(text: str) -> str:
 
 
 def strip(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback without our frames, and without what they called, unless that led back into the code."""
+    """A traceback without our frames, and without frames that they called, unless those called the code again."""
     whole = []
     while trace is not None:
         whole.append(trace)

@@ -10,7 +10,7 @@ if False:  # for type checkers alone: nothing is imported that is not needed
 
 EVENT_BYTES = 8 * 1024 * 1024
 EVENT_VALUES = 90000
-"""Whoever reads an event takes so many values in it, and some for what is around them."""
+"""How many values the host accepts in an event, with some room for the rest of the event."""
 PLAIN_CHARS = 1024 * 1024
 
 REPR_METHODS = (
@@ -36,7 +36,7 @@ def take_repr(value: Any, mime: str) -> Any:
 
 
 def plain(value: Any) -> str:
-    """Its repr, or why there is none."""
+    """The repr of a value, or why it failed."""
     try:
         text = repr(value)
     except Exception as error:
@@ -47,7 +47,7 @@ def plain(value: Any) -> str:
 
 
 def take(found: Any, mime: str | None, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-    """What a method gave: a value, or a value with metadata; without `mime`, a whole bundle."""
+    """Take over what a method returned: a value, or a value with metadata; without `mime`, a whole bundle."""
     extra: Any = None
     if isinstance(found, tuple) and len(found) == 2:
         found, extra = found
@@ -67,7 +67,7 @@ def describe(value: Any, charts: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """A value as a MIME bundle, and metadata. A representation that fails is left out."""
     data: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
-    # Mocks and proxies have every method one asks for, and mean none of them.
+    # Mocks and proxies have every method: theirs mean nothing.
     if not isinstance(value, type) and not has(value, "_corral_no_object_has_this_"):
         if has(value, "_repr_mimebundle_"):
             try:
@@ -87,7 +87,7 @@ def describe(value: Any, charts: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def has(value: Any, name: str) -> bool:
-    """Whether it has a method; what only raises has none."""
+    """True if a value has such a method. An attribute that raises is no method."""
     try:
         return callable(getattr(value, name, None))
     except Exception:
@@ -95,7 +95,7 @@ def has(value: Any, name: str) -> bool:
 
 
 def fit(data: dict[str, Any], metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Only what JSON can carry, and no more of it than one event may hold: the largest go first."""
+    """Drop values that JSON can't carry, and the largest ones until the rest fits into one event."""
     sizes: dict[str, int] = {}
     for mime in list(data):
         try:

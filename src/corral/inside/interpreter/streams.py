@@ -1,4 +1,4 @@
-"""Runs INSIDE a sandbox, as part of `driver.py`: what the code prints, and the channel of requests and events."""
+"""Runs INSIDE a sandbox, as part of `driver.py`: the code's output, and the channel of requests and events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPAWNS = frozenset(
 
 
 def write_all(fd: int, data: Any) -> None:
-    """Everything, also where the code has made the pipe non-blocking."""
+    """Write everything, even if the code has made the pipe non-blocking."""
     view = memoryview(data)
     while view:
         try:
@@ -36,7 +36,7 @@ def write_all(fd: int, data: Any) -> None:
 
 
 def encode_odd(error: UnicodeError) -> tuple[bytes | str, int]:
-    """File names that are no UTF-8 are printed as the bytes they are; other lone surrogates as they are written."""
+    """Encode bytes of file names that are not UTF-8 as they are, and other lone surrogates as `\\uXXXX`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
@@ -46,14 +46,14 @@ def encode_odd(error: UnicodeError) -> tuple[bytes | str, int]:
 
 
 class Streams:
-    """What the code prints, on its way to descriptors 1 and 2.
+    """Buffers the code's output for descriptors 1 and 2.
 
-    A line goes out at once, a burst of lines together: a small write costs its reader as much as a large one. While a
-    burst is held back, nothing may overtake it: not the other stream, not an event, not a child of the code's.
+    A line is written at once, a burst of lines together: a small write costs its reader as much as a large one. While a
+    burst is held back, nothing may overtake it: not the other stream, not an event, not a child process.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # whatever the garbage collector calls in between may print, too
+        self.lock = threading.RLock()  # code that the garbage collector calls in between may print, too
         self.bell = _thread.allocate_lock()
         self.bell.acquire()
         self.armed = False
@@ -87,10 +87,10 @@ class Streams:
                 self.armed = False
                 try:
                     self.put()
-                except Exception:  # the code has closed its stream, and nobody is here to be told
+                except Exception:  # the code has closed its stream, and there is no caller to report that to
                     continue
 
-    # An interrupt in the middle of these would leave the lock behind: it waits until they are done.
+    # An interrupt in the middle of these would leave the lock held: it is delayed until they are done.
 
     def enter(self) -> None:
         if _thread.get_ident() == MAIN_THREAD:
@@ -142,7 +142,7 @@ class Streams:
 
 
 class Raw(io.RawIOBase):
-    """What lies below `sys.stdout` and `sys.stderr`. It is never closed."""
+    """The raw stream below `sys.stdout` and `sys.stderr`. It is never closed."""
 
     def __init__(self, streams: Streams, fd: int, name: str) -> None:
         self.streams = streams
@@ -166,13 +166,13 @@ class Raw(io.RawIOBase):
 
 
 def open_text(streams: Streams, fd: int, name: str) -> io.TextIOWrapper:
-    """What `sys.stdout` and `sys.stderr` are."""
+    """A stream for `sys.stdout` or `sys.stderr`."""
     raw: Any = Raw(streams, fd, name)
     return io.TextIOWrapper(raw, encoding="utf-8", errors="corral", newline="\n", write_through=True)
 
 
 def keep_apart(fd: int) -> int:
-    """A second descriptor for the same thing, out of the code's way."""
+    """Duplicate a descriptor to a high number, which the code is unlikely to use."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 200)
     except OSError:
@@ -209,7 +209,7 @@ class Channel:
         return request
 
     def send(self, data: bytes, fds: tuple[int, ...] = (1,)) -> None:
-        """One event, in as many frames as it needs."""
+        """Send one event, in as many frames as it needs."""
         self.number += 1
         for start in range(0, len(data), FRAME_BYTES):
             more = b"+" if start + FRAME_BYTES < len(data) else b"."
@@ -218,7 +218,7 @@ class Channel:
                 write_all(self.streams[fd], frame)
 
     def repair(self) -> None:
-        """Give 1 and 2 back what they were, whatever the code has done to them."""
+        """Restore descriptors 1 and 2 if the code has changed them."""
         for fd, kept in self.streams.items():
             try:
                 same = os.path.sameopenfile(fd, kept)

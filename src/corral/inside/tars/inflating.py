@@ -1,4 +1,4 @@
-"""Compressed archives, unpacked piece by piece."""
+"""Compressed archives, decompressed piece by piece."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Gzip:
 
 
 class Inflater:
-    """What a stream holds, plain or as gzip, bzip2 or xz; never more than a piece at a time, whatever is in it."""
+    """Decompresses gzip, bzip2 and xz, and passes other streams on; never more than a piece at a time."""
 
     def __init__(self) -> None:
         self._head: bytes | None = b""
@@ -51,7 +51,7 @@ class Inflater:
         self._worker: _Decompressor | None = None
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What comes out of the next bytes. Raises: BrokenArchiveError."""
+        """The content of the next bytes. Raises: BrokenArchiveError."""
         if self._head is not None:
             self._head += data
             if len(self._head) < _MAGIC_BYTES:
@@ -73,7 +73,7 @@ class Inflater:
             raise BrokenArchiveError(f"the {self._kind} stream is malformed: {error}") from error
 
     def finish(self) -> bytes:
-        """The stream has ended: what was held back. Raises: BrokenArchiveError when it was cut short."""
+        """The rest, at the end of the stream. Raises: BrokenArchiveError if it is truncated."""
         if self._worker is not None and not self._worker.eof:
             raise BrokenArchiveError(f"the {self._kind} stream is truncated")
         held, self._head = self._head or b"", None
@@ -88,7 +88,7 @@ class Inflater:
 
 
 class Inflated:
-    """Reads what is in a stream of pieces. Raises, while it is read: BrokenArchiveError."""
+    """Reads a stream of pieces, decompressed. `read` raises BrokenArchiveError."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = _inflate(pieces)

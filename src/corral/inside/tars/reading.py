@@ -1,7 +1,7 @@
-"""A tar's members, read with bounds: whoever wrote it may be hostile.
+"""A tar's members, read with bounds: the archive may be hostile.
 
-The reader asks for bytes and is given them, so that threads and event loops use the same one. A header costs at most
-`MAX_EXTENSION_BYTES` of memory, whatever it says; sizes are never negative; what has holes says where its data lie.
+The reader is a generator that asks for bytes and is sent them, so that threads and event loops use the same one. A
+header costs at most `MAX_EXTENSION_BYTES` of memory; sizes are never negative; the holes of sparse files are known.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple, Tuple
 BLOCK = 512
 PIECE_BYTES = 256 * 1024
 MAX_EXTENSION_BYTES = 1024 * 1024
-"""A long name, a set of extended fields or a map of holes is never larger."""
+"""The limit of a long name, a set of extended fields, or a map of holes."""
 _MAX_EXTENSIONS = 16
-"""So many headers may tell of one member."""
+"""How many headers one member may have."""
 _MAX_NAME = 4096
-"""As long as the kernel takes a path: a longer one could stand for a folder in a folder half a million times."""
+"""The kernel's limit of a path: a longer one could name half a million nested folders."""
 _MAX_BYTES = 1 << 62
 _MAX_DIGITS = 20
 _KNOWN_FIELDS = frozenset(("path", "linkpath", "size", "mtime"))
@@ -31,11 +31,11 @@ _KINDS: dict[bytes, MemberKind] = {
 }  # fmt: skip
 
 Segments = Tuple[Tuple[int, int], ...]
-"""Where data lie in a file: offset and length, in order. Between them are holes."""
+"""The data of a file: offsets and lengths, in order. Between them are holes."""
 
 
 class BrokenArchiveError(Exception):
-    """Not a tar, or one that was cut short, or one that says what can't be."""
+    """Not a tar, or a truncated or contradictory one."""
 
 
 class Member(NamedTuple):
@@ -46,21 +46,21 @@ class Member(NamedTuple):
     mode: int
     mtime: float
     size: int
-    """What the file's size will be, holes included."""
+    """The size of the file, holes included."""
     target: str
-    """Of links: where to."""
+    """The target of a link."""
     segments: Segments
     padding: int
-    """How many bytes follow the content."""
+    """The number of bytes after the content."""
 
     @property
     def stored_bytes(self) -> int:
-        """How many bytes of content are in the stream."""
+        """The number of bytes of content in the stream."""
         return sum(length for _, length in self.segments)
 
 
 def next_member(*, several: bool = False) -> Generator[int, bytes, Member | None]:
-    """Asks for so many bytes and is sent them (fewer only at the end); gives the next member, None after the last.
+    """Yields a number of bytes and is sent them (fewer only at the end); returns the next member, None after the last.
 
     `several`: tars may follow one another, until the stream ends.
 
@@ -98,7 +98,7 @@ def _exactly(size: int) -> Generator[int, bytes, bytes]:
 
 
 def _check_header(block: bytes) -> bytes:
-    """Its type, if its sum is right."""
+    """The type of a header whose checksum is right."""
     total = _number(block[148:156])
     rest = block[:148] + b" " * 8 + block[156:]
     plain = sum(rest)
@@ -187,7 +187,7 @@ def _read_extension(kind: bytes, content: bytes) -> dict[str, str]:
     if kind == b"K":
         return {"linkpath": _text(content)}
     if kind == b"g":
-        return {}  # of the whole archive: nothing of it is about a single member's place or size
+        return {}  # of the whole archive: it says nothing about a member's path or size
     fields: dict[str, str] = {}
     position = 0
     while position < len(content):
@@ -216,7 +216,7 @@ def _decimal(text: str) -> int:
 
 
 def _read_old_map(block: bytes) -> Generator[int, bytes, Segments]:
-    """As GNU tar writes it in its own format: four places in the header, then blocks of 21."""
+    """The map of GNU tar's old format: four segments in the header, then blocks of 21."""
     found = _places(block[386:482], 4)
     more = block[482]
     while more:
@@ -234,7 +234,7 @@ def _places(table: bytes, count: int) -> list[tuple[int, int]]:
 
 
 def _read_map(fields: dict[str, str], size: int) -> Generator[int, bytes, tuple[Segments, int]]:
-    """Of the extended formats 0.1 (in a field) and 1.0 (before the content): the map, and its bytes of the content."""
+    """The map of the formats 0.1 (in a field) and 1.0 (before the content), and how many bytes of content it takes."""
     if f"{_SPARSE}map" in fields:
         return _pairs(fields[f"{_SPARSE}map"].split(",")), 0
     if fields.get(f"{_SPARSE}major") != "1":
@@ -275,13 +275,13 @@ def _check_map(segments: Segments, *, whole: int, stored: int) -> None:
 
 
 class MemberReader:
-    """The members of a tar, one after the other. `read` gives so many bytes, fewer only at the end."""
+    """The members of a tar, one after the other. `read(n)` returns n bytes, fewer only at the end."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read
 
     def __iter__(self) -> Iterator[Member]:
-        """Each member's content is read before the next is asked for. Raises: BrokenArchiveError."""
+        """The content of each member must be read before the next member. Raises: BrokenArchiveError."""
         while True:
             asking = next_member()
             try:
@@ -295,7 +295,7 @@ class MemberReader:
             yield member
 
     def content(self, member: Member) -> Iterator[tuple[int, bytes]]:
-        """The pieces of a member's content, each with its place in the file. All of them must be read."""
+        """The pieces of a member's content, each with its offset in the file. All of them must be read."""
         for begin, length in member.segments:
             offset, end = begin, begin + length
             while offset < end:

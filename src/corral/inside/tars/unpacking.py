@@ -1,7 +1,7 @@
-"""A tar laid down below a folder, by whoever owns that folder: the file agent inside a sandbox, or a plain process.
+"""Unpacks a tar below a folder inside a sandbox.
 
-Links that are there already are followed as long as they stay below it. On the host, where what others put there is not
-to be followed at all, `corral.base.transfer` lays archives down.
+Existing links are followed as long as they stay below it. On the host, where no link of others may be followed,
+`corral.base.transfer` unpacks.
 """
 
 from __future__ import annotations
@@ -12,28 +12,31 @@ import stat
 from collections.abc import Iterable
 
 from corral.inside.files import make_folders
+from corral.inside.refusal import RefusedError
 from corral.inside.tars.inflating import Inflated
-from corral.inside.tars.reading import Member, MemberReader
-
-
-class LeadsOutError(Exception):
-    """A member would come to lie outside of the folder."""
+from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
 
 
 def unpack_tree(root: str, pieces: Iterable[bytes]) -> int:
-    """Unpack a tar, plain or compressed, and give how many members were laid down.
+    """Unpack a tar, plain or compressed, and give the number of members.
 
-    What is laid down belongs to us, whatever the archive says, and has no setuid bit.
+    Files belong to our user, whatever the archive says, and have no setuid bit.
 
     Raises:
-        BrokenArchiveError: not a tar, or cut short.
-        LeadsOutError: a member would lie elsewhere; those before it are there by now.
+        RefusedError: ("archive") not a tar, or truncated; or a member would lie outside of the folder. Members before
+            it exist by then.
         OSError: the files can't be written.
     """
     make_folders(root)
-    inside, count = os.path.realpath(root), 0
+    try:
+        return _unpack(MemberReader(Inflated(pieces).read), os.path.realpath(root))
+    except BrokenArchiveError as error:
+        raise RefusedError("archive", 0, f"malformed archive: {error}") from error
+
+
+def _unpack(reader: MemberReader, inside: str) -> int:
+    count = 0
     folders: list[tuple[str, int]] = []
-    reader = MemberReader(Inflated(pieces).read)
     for member in reader:
         if member.kind == "other":  # a FIFO or device means nothing elsewhere
             reader.skip(member)
@@ -51,12 +54,12 @@ def unpack_tree(root: str, pieces: Iterable[bytes]) -> int:
 
 
 def _place(inside: str, name: str) -> str:
-    """Where a member goes. Its last part may be a link that is replaced; it must stay inside in any case."""
+    """The path of a member. Its last part may be a link, which is replaced; it must stay inside in any case."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     path = "/".join((inside.rstrip("/"), *parts)) or "/"
     goal = os.path.realpath(path)
     if ".." in parts or (goal != inside and not goal.startswith(f"{inside.rstrip('/')}/")):
-        raise LeadsOutError(f"{name!r} is outside the target folder")
+        raise RefusedError("archive", 0, f"{name!r} is outside the target folder")
     return path
 
 

@@ -1,4 +1,4 @@
-"""A tree as a tar stream. Files that others change meanwhile, or put something else in the place of, do no harm."""
+"""Writes a tree as a tar stream. Files that are changed or replaced meanwhile do no harm."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from corral.inside.tars.reading import BLOCK, PIECE_BYTES, Segments
 
 Write = Callable[[bytes], object]
 _MAX_SEGMENTS = 10_000
-"""A file with more holes is written with its later ones filled: its map would take long to read."""
+"""In a file with more holes, later ones are filled with zeros: its map would take long to read."""
 _SMALLEST_GAIN_BYTES = 64 * 1024
-"""Holes that are smaller, all together, are not worth a map."""
+"""If all holes together are smaller, a map is not worth it."""
 _ENTRY_BYTES = 4096
-"""What even an empty file counts."""
+"""The least that a file counts."""
 _CLOCK_NS = 50_000_000
-"""Times of files are read from a clock that ticks so seldom at most."""
+"""The coarsest clock that times of files are taken from."""
 _ZEROS = bytes(PIECE_BYTES)
 
 
 class RestlessTreeError(RefusedError):
-    """So much has changed while it was packed that it might never end."""
+    """More has changed while it was packed than may change: it might never end."""
 
     def __init__(self, limit: int) -> None:
         text = f"more than {limit} bytes changed while it was being packed, as many as the sandbox's disk holds"
@@ -35,16 +35,16 @@ class RestlessTreeError(RefusedError):
 def pack_tree(
     path: str, write: Write, *, anonymous: bool = False, whole: bool = False, max_changing_bytes: int | None = None
 ) -> list[str]:
-    """Write a tar of a file or folder, names relative to it; gives what was left out, and why.
+    """Write a tar of a file or folder, names relative to it; returns what was left out, with reasons.
 
-    Left out is what means nothing elsewhere (a FIFO, socket or device), and what can't be read unless `whole`.
-    `anonymous`: owners are not written down; they are never written as names, which only a look into the system's files
-    would give. `max_changing_bytes`: so much is taken of what changes meanwhile. Without it, a file that is moved ahead
-    of its reader again and again makes an archive of any size out of a small disk.
+    Left out are FIFOs, sockets and devices, which mean nothing elsewhere, and unreadable files unless `whole`.
+    `anonymous`: owners are not written. They are never written as names, which only the system's files would tell.
+    `max_changing_bytes`: the most that may change meanwhile. Without it, a file that is moved ahead of its reader again
+    and again makes an archive of any size out of a small disk.
 
     Raises:
-        RestlessTreeError: more than `max_changing_bytes`.
-        OSError: the path itself is not there, or can't be read; with `whole` also of what is below.
+        RestlessTreeError: more than `max_changing_bytes` changed.
+        OSError: the path does not exist or can't be read; with `whole` also for files below it.
     """
     packer = _Packer(write, anonymous=anonymous, whole=whole, max_changing_bytes=max_changing_bytes)
     try:
@@ -141,14 +141,14 @@ class _Packer:
             os.close(file)
 
     def _count_if_changed(self, info: os.stat_result, size: int) -> None:
-        """Nobody can set the time of a change, and to be moved is one. What has not changed is taken once only."""
+        """By ctime, which no program can set, and which a move changes too. An unchanged file is packed only once."""
         if self._max_changing is not None and info.st_ctime_ns >= self._began_ns:
             self._changing += max(size, _ENTRY_BYTES)
             if self._changing > self._max_changing:
                 raise RestlessTreeError(self._max_changing)
 
     def _copy(self, file: int, segments: Segments) -> None:
-        """What the header promised, also where the file has become shorter meanwhile."""
+        """Write as many bytes as the header says, even if the file has become shorter meanwhile."""
         for begin, length in segments:
             offset, end = begin, begin + length
             while offset < end:
@@ -169,7 +169,7 @@ class _Packer:
 
 
 class _PieceError(Exception):
-    """The archive can't be written: nothing about the file that is being read."""
+    """The archive can't be written: not an error of the file that is read."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(cause)
@@ -177,7 +177,7 @@ class _PieceError(Exception):
 
 
 def find_segments(file: int, info: os.stat_result) -> Segments | None:
-    """Where the data of a file lie; None if it has no holes worth the trouble."""
+    """The data of a file between its holes; None if it has no holes worth a map."""
     if info.st_size - info.st_blocks * 512 < _SMALLEST_GAIN_BYTES:
         return None
     found: list[tuple[int, int]] = []
@@ -189,7 +189,7 @@ def find_segments(file: int, info: os.stat_result) -> Segments | None:
         except OSError as error:
             if error.errno == errno.ENXIO:  # from here on it is one hole
                 break
-            return None  # a file system that knows of none
+            return None  # a file system without holes
         position = min(hole, info.st_size)
         if data < position:
             found.append((data, position - data))
@@ -201,7 +201,7 @@ def _encode(member: tarfile.TarInfo) -> bytes:
 
 
 def _encode_sparse(member: tarfile.TarInfo, segments: Segments) -> bytes:
-    """In the format 1.0 of GNU tar: the map stands before the data."""
+    """In GNU tar's format 1.0: the map comes before the data."""
     numbers = [len(segments), *(number for segment in segments for number in segment)]
     table = "".join(f"{number}\n" for number in numbers).encode()
     table += bytes(-len(table) % BLOCK)

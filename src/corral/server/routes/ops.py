@@ -1,4 +1,4 @@
-"""For operators and monitoring: health, metrics, the OpenAPI document; and the events."""
+"""Routes without a key: configuration, health, metrics, the OpenAPI document; and events, which ask for one later."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from aiohttp import web
 
 from corral.server.faults import Fault
 from corral.server.routing import ApiCall, Table
-from corral.server.settings import API
+from corral.server.settings import API, TOOLBOX
+from corral.server.snapshots import BASE
+from corral.server.wire import control
 from corral.server.wire.organisations import Check, HealthDto
 
 ROOT = Table("open")
 """Routes at the root of the server, outside `/api`."""
-EVENTS = Table("open")
-"""Below the API. The key for events comes in the first packet, and is checked there."""
+API_ROOT = Table("open")
+"""The same below `/api`."""
 
 
 _WELCOME = """\
@@ -32,57 +34,76 @@ Prometheus metrics: {base}/metrics
 
 
 def _welcome(call: ApiCall) -> web.Response:
-    base = call.services.guard.base_url(call.request)
+    base = call.base_url
     return web.Response(text=_WELCOME.format(base=base, api=base + API))
 
 
-@ROOT.add("GET", "/", scope="read", answers={200: str})
+@ROOT.add("GET", "/", answers={200: str})
 async def get_welcome(call: ApiCall) -> web.Response:
     """Information about this server, as plain text."""
     return _welcome(call)
 
 
-@ROOT.add("GET", "/docs", scope="read", answers={200: str})
+@ROOT.add("GET", "/docs", answers={200: str})
 async def get_docs(call: ApiCall) -> web.Response:
     """Where to find the API documentation, as plain text."""
     return _welcome(call)
 
 
-@EVENTS.add("GET", "/", scope="read", answers={200: str})
+@API_ROOT.add("GET", "/", answers={200: str})
 async def get_api(call: ApiCall) -> web.Response:
     """Information about this server, at the API's base URL."""
     return _welcome(call)
 
 
-@ROOT.add("GET", "/health", scope="read", answers={200: dict[str, str]})
+@API_ROOT.add("GET", "/config")
+async def get_config(call: ApiCall) -> control.DaytonaConfiguration:
+    """The server's configuration; needs no key."""
+    base = call.base_url
+    return control.DaytonaConfiguration(
+        version=call.server.settings.version,
+        oidc=control.OidcConfig(issuer="", client_id="", audience="", provider="none"),
+        linked_accounts_enabled=False,
+        announcements={},
+        proxy_template_url=base + "/preview/{{sandboxId}}/{{PORT}}",
+        proxy_toolbox_url=base + TOOLBOX,
+        default_snapshot=BASE,
+        dashboard_url=base + API,
+        max_auto_archive_interval=call.server.settings.defaults.max_auto_archive_minutes,
+        maintanance_mode=False,
+        environment="corral",
+    )
+
+
+@ROOT.add("GET", "/health")
 async def get_health(call: ApiCall) -> dict[str, str]:
     """Liveness: the process is running."""
     return {"status": "ok"}
 
 
-@ROOT.add("GET", "/ready", scope="read", answers={200: dict[str, str]})
+@ROOT.add("GET", "/ready")
 async def get_ready(call: ApiCall) -> dict[str, str]:
     """Readiness: sandboxes can be created and found."""
-    if not (call.services.ready and not call.services.sandboxes.database.failing):
+    if not (call.server.ready and not call.server.sandboxes.database.failing):
         raise Fault(503, "not ready", headers={"Retry-After": "1"})
     return {"status": "ready"}
 
 
-@ROOT.add("GET", "/metrics", scope="read", answers={200: str})
+@ROOT.add("GET", "/metrics", answers={200: str})
 async def get_metrics(call: ApiCall) -> web.Response:
     """Metrics in Prometheus format; without names of sandboxes or organisations."""
-    parts = call.services
-    text = parts.metrics.render(states=parts.sandboxes.states(), websockets=len(parts.events))
+    server = call.server
+    text = server.metrics.render(states=server.sandboxes.states(), websockets=len(server.events))
     return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-@EVENTS.add("GET", "/health", scope="read", answers={200: dict[str, str]})
+@API_ROOT.add("GET", "/health")
 async def get_api_health(call: ApiCall) -> dict[str, str]:
     """Liveness, below the API's base URL."""
     return {"status": "ok"}
 
 
-@EVENTS.add("GET", "/health/ready", scope="read", answers={200: HealthDto})
+@API_ROOT.add("GET", "/health/ready")
 async def get_api_ready(call: ApiCall) -> HealthDto:
     """Readiness, below the API's base URL."""
     await get_ready(call)
@@ -90,14 +111,13 @@ async def get_api_ready(call: ApiCall) -> HealthDto:
     return HealthDto(status="ok", info=up, error={}, details=up)
 
 
-@EVENTS.add("GET", "/socket.io", scope="read", answers={}, websocket=True)
+@API_ROOT.add("GET", "/socket.io", answers={}, websocket=True)
 async def connect_events(call: ApiCall) -> web.StreamResponse:
     """Events of an organisation's sandboxes, over socket.io."""
-    parts = call.services
-    return await parts.events.serve(call.request, base_url=parts.guard.base_url(call.request))
+    return await call.server.events.serve(call.request, base_url=call.base_url)
 
 
-@EVENTS.add("GET", "/openapi.json", scope="read", answers={200: dict[str, Any]})
+@API_ROOT.add("GET", "/openapi.json", answers={200: dict[str, Any]})
 async def get_openapi(call: ApiCall) -> web.Response:
     """This OpenAPI document."""
-    return web.Response(body=call.services.describe(), content_type="application/json")
+    return web.Response(body=call.server.describe(), content_type="application/json")

@@ -19,7 +19,7 @@ _PERMISSIONS = {
 
 
 def _mine(call: ApiCall) -> Organisation:
-    return call.services.keyring.organisations[call.identity.organisation_id]
+    return call.server.keyring.organisations[call.organisation_id]
 
 
 def _checked(call: ApiCall) -> Organisation:
@@ -59,10 +59,10 @@ def _show(call: ApiCall, row: Organisation) -> wire.OrganizationDto:
         preview_warning_enabled=False,
         sso_enabled=False,
         scim_enabled=False,
-        default_region_id=call.services.settings.defaults.target,
+        default_region_id=call.server.settings.defaults.target,
         experimental_config={},
         otel_config=None,
-        authenticated_rate_limit=call.services.settings.limits.rate_per_key,
+        authenticated_rate_limit=call.server.settings.limits.rate_per_key,
         sandbox_create_rate_limit=None,
         sandbox_lifecycle_rate_limit=None,
         authenticated_rate_limit_ttl_seconds=1,
@@ -74,35 +74,30 @@ def _show(call: ApiCall, row: Organisation) -> wire.OrganizationDto:
     )
 
 
-@TABLE.add("GET", "/organizations", scope="read", answers={200: list[wire.OrganizationDto]})
+@TABLE.add("GET", "/organizations")
 async def list_organizations(call: ApiCall) -> list[wire.OrganizationDto]:
     """List organisations: the one that the key belongs to."""
     return [_show(call, _mine(call))]
 
 
-@TABLE.add("GET", "/organizations/{organizationId}", scope="read", answers={200: wire.OrganizationDto})
+@TABLE.add("GET", "/organizations/{organizationId}")
 async def get_organization(call: ApiCall) -> wire.OrganizationDto:
     """Get the organisation that the key belongs to."""
     return _show(call, _checked(call))
 
 
-@TABLE.add(
-    "GET",
-    "/organizations/{organizationId}/available-sandbox-classes",
-    scope="read",
-    answers={200: list[wire.SandboxClassDto]},
-)
+@TABLE.add("GET", "/organizations/{organizationId}/available-sandbox-classes")
 async def list_available_sandbox_classes(call: ApiCall) -> list[wire.SandboxClassDto]:
     """List the classes of sandboxes: only `container`."""
     _checked(call)
-    target = call.services.settings.defaults.target
+    target = call.server.settings.defaults.target
     return [wire.SandboxClassDto(region_id=target, sandbox_class="container", gpu_available=False)]
 
 
-@TABLE.add("GET", "/api-keys/current", scope="read", answers={200: wire.ApiKeyDto})
+@TABLE.add("GET", "/api-keys/current")
 async def get_current_api_key(call: ApiCall) -> wire.ApiKeyDto:
     """The key of this request: its name, permissions and expiry."""
-    for key in call.services.keyring.keys:
+    for key in call.server.keyring.keys:
         if key.id == call.identity.key_id:
             return wire.ApiKeyDto(
                 name=key.name,
@@ -119,7 +114,7 @@ async def get_current_api_key(call: ApiCall) -> wire.ApiKeyDto:
 
 def _region(call: ApiCall) -> wire.RegionDto:
     row = _mine(call)
-    target = call.services.settings.defaults.target
+    target = call.server.settings.defaults.target
     return wire.RegionDto(
         id=target,
         name=target,
@@ -130,19 +125,19 @@ def _region(call: ApiCall) -> wire.RegionDto:
     )
 
 
-@TABLE.add("GET", "/shared-regions", scope="read", answers={200: list[wire.RegionDto]})
+@TABLE.add("GET", "/shared-regions")
 async def list_shared_regions(call: ApiCall) -> list[wire.RegionDto]:
     """List shared regions: only this server."""
     return [_region(call)]
 
 
-@TABLE.add("GET", "/regions", scope="read", answers={200: list[wire.RegionDto]})
+@TABLE.add("GET", "/regions")
 async def list_regions(call: ApiCall) -> list[wire.RegionDto]:
     """List all regions: only this server."""
     return [_region(call)]
 
 
-@TABLE.add("GET", "/regions/{id}", scope="read", answers={200: wire.RegionDto})
+@TABLE.add("GET", "/regions/{id}")
 async def get_region(call: ApiCall) -> wire.RegionDto:
     """Get a region."""
     region = _region(call)

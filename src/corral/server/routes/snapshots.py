@@ -10,13 +10,13 @@ from corral.errors import CorralError
 from corral.server import dto, steps
 from corral.server.creating import check_snapshot_name, image_of
 from corral.server.faults import Fault, bad_request, conflict, unsupported
-from corral.server.routing import ApiCall, Services, Table
+from corral.server.lifecycle import Lifecycle
+from corral.server.routing import ApiCall, Table
 from corral.server.snapshots import BASE
 from corral.server.store.rows import Snapshot, new_id
 from corral.server.wire import control
 
 TABLE = Table("control")
-_OK = {200: control.SnapshotDto}
 _ORDERS: dict[str, Callable[[Snapshot], Any]] = {
     "name": lambda row: row.name,
     "state": lambda row: row.state,
@@ -26,20 +26,20 @@ _ORDERS: dict[str, Callable[[Snapshot], Any]] = {
 
 
 def _show(call: ApiCall, row: Snapshot) -> control.SnapshotDto:
-    return dto.snapshot(row, target=call.services.settings.defaults.target)
+    return dto.snapshot(row, target=call.server.settings.defaults.target)
 
 
 def _row(call: ApiCall) -> Snapshot:
-    return call.services.snapshots.find(call.params["id"], organisation_id=call.identity.organisation_id)
+    return call.server.snapshots.find(call.params["id"], organisation_id=call.organisation_id)
 
 
-@TABLE.add("GET", "/snapshots", scope="read", query=control.SnapshotsQuery, answers={200: control.PaginatedSnapshots})
+@TABLE.add("GET", "/snapshots", query=control.SnapshotsQuery)
 async def get_all_snapshots(call: ApiCall) -> control.PaginatedSnapshots:
     """List snapshots, page by page."""
     query: control.SnapshotsQuery = call.query
     rows = [
         row
-        for row in call.services.snapshots.seen_by(call.identity.organisation_id)
+        for row in call.server.snapshots.seen_by(call.organisation_id)
         if (not query.name or query.name.lower() in row.name.lower())
         and (query.source_sandbox_id is None or row.source_sandbox_id == query.source_sandbox_id)
     ]
@@ -53,16 +53,16 @@ async def get_all_snapshots(call: ApiCall) -> control.PaginatedSnapshots:
     )
 
 
-@TABLE.add("POST", "/snapshots", scope="write", body=control.CreateSnapshot, answers=_OK)
+@TABLE.add("POST", "/snapshots", body=control.CreateSnapshot)
 async def create_snapshot(call: ApiCall) -> control.SnapshotDto:
     """Create a snapshot from an existing one, with another name and resources; images are not pulled or built."""
     wanted: control.CreateSnapshot = call.body
-    snapshots = call.services.snapshots
+    snapshots = call.server.snapshots
     image = image_of(wanted.build_info) or wanted.image_name or BASE
     if wanted.gpu:
         raise unsupported("GPUs")
     check_snapshot_name(wanted.name)
-    source = snapshots.look_up(image, organisation_id=call.identity.organisation_id)
+    source = snapshots.look_up(image, organisation_id=call.organisation_id)
     if source is None:
         raise Fault(
             422,
@@ -73,7 +73,7 @@ async def create_snapshot(call: ApiCall) -> control.SnapshotDto:
         raise bad_request(f"the snapshot {source.name!r} is {source.state}, not active")
     row = Snapshot(
         id=new_id(),
-        organisation_id=call.identity.organisation_id,
+        organisation_id=call.organisation_id,
         name=wanted.name,
         engine_id=source.engine_id,
         image_name=image,
@@ -87,37 +87,36 @@ async def create_snapshot(call: ApiCall) -> control.SnapshotDto:
     return _show(call, row)
 
 
-@TABLE.add("GET", "/snapshots/{id}", scope="read", answers=_OK)
+@TABLE.add("GET", "/snapshots/{id}")
 async def get_snapshot(call: ApiCall) -> control.SnapshotDto:
     """Get a snapshot, by id or name."""
     return _show(call, _row(call))
 
 
-@TABLE.add("DELETE", "/snapshots/{id}", scope="delete", answers={200: None})
+@TABLE.add("DELETE", "/snapshots/{id}")
 async def remove_snapshot(call: ApiCall) -> None:
     """Delete a snapshot; sandboxes created from it stay."""
     row = _row(call)
     if row.organisation_id is None:
         raise Fault(403, "the default snapshot can't be changed or deleted")
-    parts = call.services
     if row.state == "snapshotting":
         raise conflict("the snapshot is still being created")
-    await parts.lifecycle.finish(_remove(parts, row))
+    await call.server.lifecycle.finish(_remove(call.server.lifecycle, row))
 
 
-async def _remove(parts: Services, row: Snapshot) -> None:
+async def _remove(lifecycle: Lifecycle, row: Snapshot) -> None:
     row.state, row.intent = "removing", "delete"
-    parts.snapshots.put(row)
+    lifecycle.snapshots.put(row)
     steps.reached("forget:intent-written")
-    if row.engine_id is not None and not parts.snapshots.is_used_at_backend(row.engine_id, but_for=row):
+    if row.engine_id is not None and not lifecycle.snapshots.is_used_at_backend(row.engine_id, but_for=row):
         with contextlib.suppress(CorralError):  # gone already
-            await parts.lifecycle.backend.delete_snapshot(row.engine_id)
+            await lifecycle.backend.delete_snapshot(row.engine_id)
     steps.reached("forget:done")
-    parts.snapshots.remove(row)
+    lifecycle.snapshots.remove(row)
     steps.reached("forget:acknowledged")
 
 
-@TABLE.add("POST", "/snapshots/{id}/deactivate", scope="write", answers={204: None})
+@TABLE.add("POST", "/snapshots/{id}/deactivate", status=204)
 async def deactivate_snapshot(call: ApiCall) -> None:
     """Deactivate a snapshot: no sandbox can be created from it until it is activated."""
     row = _row(call)
@@ -126,28 +125,28 @@ async def deactivate_snapshot(call: ApiCall) -> None:
     if row.state not in ("active", "inactive"):
         raise conflict(f"the snapshot is {row.state}")
     row.state = "inactive"
-    call.services.snapshots.put(row)
+    call.server.snapshots.put(row)
 
 
-@TABLE.add("POST", "/snapshots/{id}/activate", scope="write", answers=_OK)
+@TABLE.add("POST", "/snapshots/{id}/activate")
 async def activate_snapshot(call: ApiCall) -> control.SnapshotDto:
     """Activate a snapshot that was deactivated."""
     row = _row(call)
     if row.state == "inactive":
         row.state = "active"
-        call.services.snapshots.put(row)
+        call.server.snapshots.put(row)
     return _show(call, row)
 
 
-@TABLE.add("GET", "/snapshots/{id}/build-logs-url", scope="read", answers={200: control.Url})
+@TABLE.add("GET", "/snapshots/{id}/build-logs-url")
 async def get_snapshot_build_logs_url(call: ApiCall) -> control.Url:
     """The URL of a snapshot's build log."""
     row = _row(call)
-    base = call.services.guard.base_url(call.request)
+    base = call.base_url
     return control.Url(url=f"{base}/api/snapshots/{row.id}/build-logs")
 
 
-@TABLE.add("GET", "/snapshots/{id}/build-logs", scope="read", answers={200: None})
+@TABLE.add("GET", "/snapshots/{id}/build-logs")
 async def get_snapshot_build_logs(call: ApiCall) -> None:
     """A snapshot's build log: always empty, because nothing is built."""
     _row(call)

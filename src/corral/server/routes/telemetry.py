@@ -7,7 +7,7 @@ import time
 
 from corral.client.sandbox import AsyncSandbox
 from corral.results import SandboxUsage
-from corral.server.routing import SANDBOX, ApiCall, Table
+from corral.server.routing import ApiCall, Table
 from corral.server.settings import GIB
 from corral.server.wire import control
 from corral.server.wire.base import seconds_of, timestamp
@@ -18,21 +18,13 @@ _CLOCKS_SECONDS = 60.0
 """How far a client's clock may be from ours: it asks for a range up to its own present."""
 
 
-@TABLE.add(
-    "GET",
-    "/sandbox/{sandboxIdOrName}/telemetry/metrics",
-    scope="read",
-    query=control.MetricsQuery,
-    answers={200: control.MetricsResponse},
-)
+@TABLE.add("GET", "/sandbox/{sandboxIdOrName}/telemetry/metrics", query=control.MetricsQuery)
 async def get_sandbox_metrics(call: ApiCall) -> control.MetricsResponse:
     """Current resource usage; empty for past time ranges, and if the sandbox is not started."""
-    parts = call.services
-    row = parts.sandboxes.find(call.params["sandboxIdOrName"], organisation_id=call.identity.organisation_id).row
-    call.request[SANDBOX] = row.id
+    row = call.find_sandbox().row
     if row.state != "started" or not _is_about_now(call.query):
         return control.MetricsResponse(series=[])
-    async with call.services.sandboxes.use(row.id, organisation_id=row.organisation_id, activity=False) as handle:
+    async with call.server.sandboxes.use(row.id, organisation_id=row.organisation_id, activity=False) as handle:
         usage, cpu_percent = await measure(handle.box, cpus=row.cpu)
     measured: dict[str, float | None] = {
         "daytona.sandbox.cpu.utilization": cpu_percent,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.server.faults import unsupported
-from corral.server.routing import ApiCall, Handler, Method, Scope, Table
+from corral.server.routing import ApiCall, Method, Scope, Table
 from corral.server.wire.control import ErrorResponse
 
 _ONE = "/sandbox/{sandboxIdOrName}"
@@ -146,29 +146,24 @@ _LANGUAGE_SERVERS: tuple[tuple[str, Method, str], ...] = (
     ("document_symbols", "GET", "/document-symbols"), ("workspace_symbols", "GET", "/workspacesymbols"),
 )  # fmt: skip
 
-_SCOPES: dict[Method, Scope] = {"GET": "read", "DELETE": "delete", "POST": "write", "PUT": "write", "PATCH": "write"}
 CONTROL = Table("control")
 TOOLBOX = Table("toolbox")
 
 
-def _refusal(name: str, what: str) -> Handler:
+def _refuse(table: Table, method: Method, path: str, *, name: str, what: str, scope: Scope | None = None) -> None:
     async def refuse(call: ApiCall) -> None:
         raise unsupported(what)
 
     refuse.__name__ = name
     refuse.__doc__ = f"Not supported: {what}."
-    return refuse
+    table.add(method, path, scope=scope, answers={501: ErrorResponse})(refuse)
 
 
 for _name, _method, _path, _what, _scope in _CONTROL:
-    CONTROL.add(_method, _path, scope=_scope, answers={501: ErrorResponse})(_refusal(_name, _what))
+    _refuse(CONTROL, _method, _path, name=_name, what=_what, scope=_scope)
 for _name, _method, _path in _PEOPLE:
-    CONTROL.add(_method, _path, scope=_SCOPES[_method], answers={501: ErrorResponse})(
-        _refusal(_name, "managing organisations, people and regions")
-    )
+    _refuse(CONTROL, _method, _path, name=_name, what="managing organisations, people and regions")
 for _name, _method, _path in _DESKTOP:
-    TOOLBOX.add(_method, "/computeruse" + _path, scope="run", answers={501: ErrorResponse})(
-        _refusal(_name, "computer use")
-    )
+    _refuse(TOOLBOX, _method, "/computeruse" + _path, name=_name, what="computer use")
 for _name, _method, _path in _LANGUAGE_SERVERS:
-    TOOLBOX.add(_method, "/lsp" + _path, scope="run", answers={501: ErrorResponse})(_refusal(_name, "language servers"))
+    _refuse(TOOLBOX, _method, "/lsp" + _path, name=_name, what="language servers")

@@ -29,7 +29,7 @@ class Database:
         self._folder = folder
         self._lock = _claim(folder) if serving else None
         try:
-            with _telling("can't be used"):
+            with _reporting("can't be used"):
                 self._connection = _open(folder / FILE)
         except BaseException:
             if self._lock is not None:
@@ -48,11 +48,11 @@ class Database:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """What a query finds. Raises: BackendUnavailableError."""
-        with _telling("can't be read"):
+        with _reporting("can't be read"):
             return self._connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """One change, committed; gives how many rows it touched. Raises: BackendUnavailableError, and did nothing."""
+        """One change, committed; returns how many rows it touched. Raises: BackendUnavailableError, and did nothing."""
         with self._writing():
             return self._connection.execute(sql, values).rowcount
 
@@ -72,7 +72,7 @@ class Database:
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
         try:
-            with _telling("can't be written"):
+            with _reporting("can't be written"):
                 yield
         except BackendUnavailableError:
             self.failing = True
@@ -106,7 +106,7 @@ class Database:
 
 
 @contextlib.contextmanager
-def _telling(what: str) -> Iterator[None]:
+def _reporting(what: str) -> Iterator[None]:
     """A full disk or a damaged file is a problem for the operator, not a bug."""
     try:
         yield

@@ -112,9 +112,9 @@ class Sandbox(Row, kw_only=True):
     user: str
     env: dict[str, str]
     set_env: dict[str, str | None] = {}
-    """Variables that `POST /env` of the toolbox has set; None for those it has unset."""
+    """Variables that `POST /env` of the toolbox has set for later programs; None for those it has unset."""
     git_hosts: list[str] = []
-    """Hosts that git credentials may be sent to: those that callers have named."""
+    """Where git credentials may be sent: scheme, host and port of every URL that callers have named for git."""
     labels: dict[str, str]
     public: bool = False
     target: str
@@ -124,7 +124,7 @@ class Sandbox(Row, kw_only=True):
     state: str
     desired_state: str
     intent: str | None = None
-    """A change that was begun and not acknowledged; undone or repeated at the next start."""
+    """A change that was not finished; undone or repeated at the next start."""
     error_reason: str | None = None
     network_block_all: bool = False
     auto_stop: int
@@ -141,6 +141,11 @@ class Sandbox(Row, kw_only=True):
     """The secret that the keys for signing URLs are derived from."""
     request_token: str | None = None
     """A digest of the client's token for the request that created it: a repeated request gets this sandbox."""
+
+    @property
+    def is_recoverable(self) -> bool:
+        """Whether it is in state `error`, and the backend may still have it."""
+        return self.state == "error" and self.engine_id is not None
 
 
 class Snapshot(Row, kw_only=True):

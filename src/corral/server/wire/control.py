@@ -361,20 +361,14 @@ class GetQuery(Query, kw_only=True):
     verbose: bool = False
 
 
-class StopQuery(Query, kw_only=True):
-    """Options for stopping a sandbox."""
-
-    force: bool = False
-
-
 class RecoverQuery(Query, kw_only=True):
     """Options for recovering a sandbox."""
 
     skip_start: bool = False
 
 
-class DeleteQuery(Query, kw_only=True):
-    """Options for deleting a sandbox, from older clients; ignored."""
+class ForceQuery(Query, kw_only=True):
+    """An option for stopping or deleting a sandbox; ignored."""
 
     force: bool = False
 

@@ -20,8 +20,8 @@ class GitModel(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A JSON object with snake_case keys."""
 
 
-class GitPathQuery(Query):
-    """A repository."""
+class GitRequest(GitModel):
+    """A request about one repository."""
 
     path: PathText
 
@@ -47,17 +47,15 @@ class GitCloneRequest(GitModel):
     password: str | None = None
 
 
-class GitAddRequest(GitModel):
+class GitAddRequest(GitRequest):
     """Files to stage."""
 
-    path: PathText
     files: Paths
 
 
-class GitCommitRequest(GitModel):
+class GitCommitRequest(GitRequest):
     """A commit of the staged changes."""
 
-    path: PathText
     message: str
     author: str
     email: str
@@ -70,10 +68,9 @@ class GitCommitResponse(GitModel):
     hash: str
 
 
-class GitTransferRequest(GitModel):
+class GitTransferRequest(GitRequest):
     """A branch to push or pull, and credentials."""
 
-    path: PathText
     remote: str | None = None
     branch: str | None = None
     set_upstream: bool | None = None
@@ -81,17 +78,15 @@ class GitTransferRequest(GitModel):
     password: str | None = None
 
 
-class GitBranchRequest(GitModel):
+class GitBranchRequest(GitRequest):
     """A branch to create or delete."""
 
-    path: PathText
     name: Word
 
 
-class GitCheckoutRequest(GitModel):
+class GitCheckoutRequest(GitRequest):
     """A branch or commit to check out."""
 
-    path: PathText
     branch: Word
 
 
@@ -102,27 +97,24 @@ class ListBranchResponse(GitModel):
     current: str | None = None
 
 
-class GitInitRequest(GitModel):
+class GitInitRequest(GitRequest):
     """A repository to create."""
 
-    path: PathText
     bare: bool | None = None
     initial_branch: str | None = None
 
 
-class GitResetRequest(GitModel):
+class GitResetRequest(GitRequest):
     """A commit to reset to, or files to unstage."""
 
-    path: PathText
     mode: str | None = None
     target: str | None = None
     files: Paths | None = None
 
 
-class GitRestoreRequest(GitModel):
+class GitRestoreRequest(GitRequest):
     """Files to restore."""
 
-    path: PathText
     files: Paths
     source: str | None = None
     staged: bool | None = None
@@ -142,10 +134,9 @@ class ListRemotesResponse(GitModel):
     remotes: list[GitRemote]
 
 
-class GitAddRemoteRequest(GitModel):
+class GitAddRemoteRequest(GitRequest):
     """A remote to add."""
 
-    path: PathText
     name: Word
     url: Word
     fetch: bool | None = None

@@ -8,7 +8,7 @@ import msgspec
 
 from corral.server.wire.base import Model, Query
 
-# A path inside, as a client gives it; what the kernel would refuse anyway is refused at the door.
+# A path inside, as a client sends it; what the kernel would refuse is refused before.
 PathText = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=10**7)]
@@ -73,17 +73,15 @@ class ListQuery(Query):
     depth: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
 
 
-class FolderQuery(Query):
+class FolderQuery(PathQuery):
     """A directory to create."""
 
-    path: PathText
     mode: str = "0755"
 
 
-class DeleteQuery(Query):
+class DeleteQuery(PathQuery):
     """A path to delete."""
 
-    path: PathText
     recursive: bool = False
 
 
@@ -94,26 +92,23 @@ class MoveQuery(Query):
     destination: PathText
 
 
-class FindQuery(Query):
+class FindQuery(PathQuery):
     """A pattern, and the directory to search."""
 
-    path: PathText
     pattern: Annotated[str, msgspec.Meta(min_length=1, max_length=65536)]
 
 
-class PermissionsQuery(Query):
+class PermissionsQuery(PathQuery):
     """Mode, owner and group to set."""
 
-    path: PathText
     mode: str | None = None
     owner: str | None = None
     group: str | None = None
 
 
-class SignedQuery(Query):
+class SignedQuery(PathQuery):
     """A path; with a signature instead of an API key, if the URL is signed."""
 
-    path: PathText
     expires: str | None = None
     signature: str | None = None
 

@@ -1,4 +1,4 @@
-"""Charts as they come from inside: hostile values, of which only known keys of the right types are passed on.
+"""Checks charts from inside, which are hostile: only known keys with the right types are passed on.
 
 The keys are those that Daytona's clients parse.
 """
@@ -14,10 +14,10 @@ from corral.sessions.interpreter.frames import MAX_ITEMS, parse_json
 MAX_CHARTS = 64
 MAX_CHART_BYTES = 4 * 1024 * 1024
 MAX_CHARTS_BYTES = 8 * 1024 * 1024
-"""Of all charts of one snippet together."""
+"""The limit for all charts of one snippet together."""
 MAX_CHARTS_ITEMS = 2 * MAX_ITEMS
 _VALUE_BYTES = 40
-"""What a value takes, beside its text."""
+"""How much memory a value takes, besides its text."""
 CHART_KINDS = frozenset({"line", "scatter", "bar", "pie", "box_and_whisker", "composite_chart", "unknown"})
 
 _TEXTS = ("title", "png", "x_label", "y_label", "x_scale", "y_scale")
@@ -31,12 +31,12 @@ _DEPTH = 3
 def parse_charts(
     data: bytes, *, cut: bool = False, allowance: Callable[[int], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Lines of JSON as charts, one by one; what is no chart is left out, and what is too large is told in its place.
+    """Parse lines of JSON as charts. Other values are left out; a message takes the place of a chart that is too large.
 
     Args:
         data: The lines.
-        cut: There were more than these, so that the last line is not whole.
-        allowance: Whether so many bytes more may be held, as in `corral.base.process`.
+        cut: There was more data, so the last line is incomplete.
+        allowance: Returns True if so many more bytes may be held, as in `corral.base.process`.
     """
     lines = data.split(b"\n", MAX_CHARTS)
     if len(lines) > MAX_CHARTS:
@@ -63,12 +63,12 @@ def parse_charts(
 
 
 def _left_out(why: str) -> dict[str, Any]:
-    """A chart that every client can read, and that says what is missing."""
+    """A chart that every client can read, with a message as its title."""
     return {"type": "unknown", "title": f"[corral: {why}]", "elements": []}
 
 
 def check_chart(value: object, *, depth: int = 0) -> dict[str, Any] | None:
-    """A chart with the known keys alone, each of its type. It comes from inside, and typed clients read it."""
+    """A chart with the known keys only, each of its type, since typed clients read it. None if it is not a chart."""
     if not isinstance(value, dict) or depth > _DEPTH:
         return None
     kind = value.get("type")

@@ -1,4 +1,4 @@
-"""Telling the driver's events from what the code prints. All of it is hostile: bounded, and parsed with care.
+"""Separates the driver's events from what the code prints. All of it is hostile, so it is bounded before it is parsed.
 
 A frame is the mark, a number, `+` (more follows) or `.` (the last), JSON, and the end of the line.
 """
@@ -13,7 +13,7 @@ from corral.inside.jsonbounds import count_values
 
 _MAX_FRAME_BYTES = 4096
 _SURROGATES = (b"\\ud", b"\\uD", b"\xed")
-"""Without one of these there is no surrogate in a JSON text."""
+"""A JSON text without any of these has no surrogates."""
 _MAX_NUMBER_BYTES = 20
 MAX_ITEMS = 100_000
 """Values in one event or chart; a chart of 20,000 points has 60,000."""
@@ -32,7 +32,7 @@ class FrameReader:
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes | dict[str, Any]]:
-        """Take a piece. What may be the beginning of a frame is held back until the rest is there."""
+        """Read a piece. What may be the beginning of a frame is held back until the rest arrives."""
         buffer = self._held + data
         found: list[bytes | dict[str, Any]] = []
         start = 0
@@ -43,7 +43,7 @@ class FrameReader:
             if end < 0 and len(buffer) - at < _MAX_FRAME_BYTES:
                 self._held = buffer[at:]
                 return found
-            if end < 0:  # the mark, but no frame: somebody has printed it
+            if end < 0:  # the mark without a frame: the code has printed it
                 found.append(self._mark)
                 start = at + len(self._mark)
                 continue
@@ -58,19 +58,19 @@ class FrameReader:
         return found
 
     def reset(self) -> int:
-        """Something is missing in between: what was half is nothing. Gives how many bytes were given up."""
+        """Output is missing here: drop the incomplete frame; returns how many bytes were dropped."""
         given_up = len(self._held)
         self._held = b""
         self._parts, self._size, self._number = [], 0, b""
         return given_up
 
     def flush(self) -> bytes:
-        """What was held back and will never become a frame."""
+        """The bytes that were held back, at the end of the stream."""
         held, self._held = self._held, b""
         return held
 
     def _beginning_of_mark(self, buffer: bytes, start: int) -> int:
-        """Where a mark begins that the buffer cuts in two; its end if there is none."""
+        """Where an incomplete mark begins at the end of the buffer; the end of the buffer without one."""
         for size in range(min(len(self._mark) - 1, len(buffer) - start), 0, -1):
             if buffer.endswith(self._mark[:size]):
                 return len(buffer) - size
@@ -89,7 +89,7 @@ class FrameReader:
         if self._size <= MAX_EVENT_BYTES:
             self._parts.append(payload)
         else:
-            self._parts.clear()  # too large: the rest is swallowed, and what comes out is no JSON
+            self._parts.clear()  # too large: the rest is dropped, and the result is not JSON
         if kind == b"+":
             return None
         data = b"".join(self._parts)
@@ -99,15 +99,15 @@ class FrameReader:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Hostile JSON as values that any encoder takes: no NaN, no infinity, no lone surrogates. None if it is none.
+    """Parse hostile JSON to values that every encoder accepts: no NaN, no infinity, no lone surrogates.
 
-    None also if it has more than so many values.
+    None if it is not JSON, or has too many values.
     """
     data = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     if count_values(data, most=MAX_ITEMS) > MAX_ITEMS:
         return None
     try:
-        # As UTF-8 and nothing else: the parser itself would also take UTF-16, in which nothing was counted.
+        # As UTF-8: the parser would also accept UTF-16, in which nothing was counted.
         value = json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=_no_number, parse_float=_finite)
         if any(sign in data for sign in _SURROGATES):
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)

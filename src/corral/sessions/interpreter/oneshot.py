@@ -1,11 +1,11 @@
-"""Snippets in a fresh process whose figures come back as charts, apart from what they print."""
+"""Snippets in a new process whose figures are returned as charts, separate from their output."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -20,8 +20,8 @@ from corral.sessions.interpreter.chartdata import MAX_CHARTS_BYTES, parse_charts
 if TYPE_CHECKING:
     from corral.client.sandbox import AsyncSandbox
 
-# Waits for matplotlib without a trace in the snippet's names and arguments, and then the table's own text runs. The
-# reader of figures is read and compiled only when the snippet imports what makes them: most never do.
+# Hooks the import of matplotlib without leaving names or arguments behind; the language table's own text follows. The
+# reader of figures is loaded only when the snippet imports matplotlib, which most never do.
 _PREPARE = """\
 def prepare(main, sys):
     del main["prepare"]
@@ -48,7 +48,7 @@ prepare(globals(), __import__("sys"))
 
 
 def _argv(charts: str, figures: str, snippet: str) -> list[str]:
-    """As the table runs a Python snippet, with our text before its own."""
+    """The language table's argv for a Python snippet, with our text before its own."""
     words = list(find_language("python").runtimes[0].argv)
     text, place = words.index("-c") + 1, words.index(FILE)
     words[text] = _PREPARE + words[text]
@@ -63,15 +63,15 @@ async def run_with_charts(
     args: Sequence[str] = (),
     **options: Unpack[CodeOptions],
 ) -> CodeResult:
-    """Run a Python snippet as `run_code` does, and give its charts in the result.
+    """Run a Python snippet as `run_code` does; the result has its charts.
 
-    They come through a file of their own, which the snippet may write as well: only its own author is deceived.
+    They come in a file, which the snippet could forge: this deceives only its own author.
 
     Raises:
         InvalidCommandError, WorkdirError: as `exec`.
-        BackendUnavailableError: there is no Python inside.
+        BackendUnavailableError: no Python inside.
     """
-    options["check"] = False  # it is the caller's, who wants the charts as well
+    options["check"] = False  # the caller checks, after the charts are read
     folder = f"{box.temporary}/.corral-{secrets.token_hex(8)}"
     figures = f"{folder}/charts.jsonl"
     try:
@@ -98,22 +98,19 @@ async def _drop(box: AsyncSandbox, folder: str) -> None:
 async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ...]:
     data, allowance, cut = bytearray(), ALLOWANCE.get(), False
     take = allowance.take if allowance is not None else None
-    stream = box.files.read_stream(path)
     try:
-        async for piece in stream:
-            data += piece
-            cut = len(data) > MAX_CHARTS_BYTES or (take is not None and not take(len(piece)))
-            if cut:
-                break
+        async with contextlib.aclosing(box.files.read_stream(path)) as stream:
+            async for piece in stream:
+                data += piece
+                cut = len(data) > MAX_CHARTS_BYTES or (take is not None and not take(len(piece)))
+                if cut:
+                    break
     except SandboxFileError:
-        return ()  # none, or what the snippet made of it
-    finally:
-        if isinstance(stream, AsyncGenerator):
-            await stream.aclose()
+        return ()  # there are no charts, or the snippet has replaced the file
     charts = []
     for chart in parse_charts(bytes(data[:MAX_CHARTS_BYTES]), cut=cut, allowance=take):
         charts.append(chart)
-        await asyncio.sleep(0)  # each is bounded; others have their turn between them
+        await asyncio.sleep(0)  # other tasks run between two charts, which are bounded
     return tuple(charts)
 
 

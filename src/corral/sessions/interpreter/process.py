@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 PREFIX = "interpreter:"
 START_SECONDS = 60.0
 GRACE_SECONDS = 5.0
-"""How long code may take to end after it was interrupted; half-way it is interrupted once more."""
+"""How long code may take to stop after an interrupt; half-way it is interrupted again."""
 UNNAMED = ""
-"""A run that has printed so much that its beginning is lost, and its name with it."""
+"""The id of a run whose beginning was dropped from the record, with its id."""
 _INLINE_BYTES = 3000
 _PING_SECONDS = 1.0
 _STDERR_BYTES = 2000
@@ -39,20 +39,20 @@ log = logging.getLogger("corral.interpreter")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a record says of itself: about its context, and which run was the last."""
+class LastRun:
+    """The context and the last run of a record."""
 
     cwd: str | None
     run: str | None
-    """The last run that began; `UNNAMED` if its beginning is not kept any more."""
+    """The last run that began; `UNNAMED` if its beginning was dropped."""
     began: int
-    """Where it began."""
+    """Its offset in the record."""
     active: bool
-    """Whether it is under way."""
+    """True if it is in progress."""
 
 
 class InterpreterProcess:
-    """A driver inside, with its record. It outlives this handle where the record does."""
+    """A driver inside, with its record. It outlives this handle if the record does."""
 
     def __init__(self, box: AsyncSandbox, record: Recorded, *, token: str) -> None:
         self._box = box
@@ -60,20 +60,20 @@ class InterpreterProcess:
         self._token = token
         self._since = 0
         self.active: str | None = None
-        """The run of ours that is under way."""
+        """The run in progress, if this process started it."""
         self.ended = False
         self.killed = False
-        """We ended it ourselves."""
+        """True if this handle killed it."""
         self.told = False
-        """Whoever used it knows that its state is gone."""
+        """True if the loss of its state has been reported."""
 
     @classmethod
     async def start(cls, box: AsyncSandbox, *, context_id: str, cwd: str) -> InterpreterProcess:
-        """Start the driver, and wait until it is there.
+        """Start the driver, and wait until it is ready.
 
         Raises:
-            WorkdirError: `cwd` is not there.
-            BackendUnavailableError: there is no Python inside.
+            WorkdirError: `cwd` does not exist.
+            BackendUnavailableError: no Python inside.
             ExecError: it did not start.
         """
         token = secrets.token_hex(16)
@@ -97,8 +97,8 @@ class InterpreterProcess:
         return process
 
     @classmethod
-    async def attach(cls, box: AsyncSandbox, name: str) -> tuple[InterpreterProcess, Found]:
-        """A handle to one that is there. Raises: NotRecordedError."""
+    async def attach(cls, box: AsyncSandbox, name: str) -> tuple[InterpreterProcess, LastRun]:
+        """A handle to a running driver. Raises: NotRecordedError."""
         record = await box.find_recorded(name)
         process = cls(box, record, token=name.rpartition(":")[2])
         found = await process.look()
@@ -112,7 +112,7 @@ class InterpreterProcess:
     async def _wait_ready(self) -> None:
         reader = FrameReader(self._token)
         complaint = b""
-        async with contextlib.aclosing(_closable(self.record.entries())) as entries:
+        async with contextlib.aclosing(self.record.entries()) as entries:
             async for entry in entries:
                 if entry.kind == "stderr":
                     complaint = (complaint + entry.data)[-_STDERR_BYTES:]
@@ -132,8 +132,8 @@ class InterpreterProcess:
             op="interpreter",
         )
 
-    async def look(self) -> Found:
-        """Read the record as far as it goes now: a run that floods writes it as fast as we read."""
+    async def look(self) -> LastRun:
+        """Read the record up to its current end: a run may write as fast as we read."""
         known = [info.next_offset for info in await self._box.list_recorded() if info.name == self.record.name]
         reader = FrameReader(self._token)
         cwd: str | None = None
@@ -141,7 +141,11 @@ class InterpreterProcess:
         began, active, expected = 0, False, 0
         async for entry in self.record.entries(follow=False):
             if run is None and entry.offset > expected and entry.kind in ("stdout", "stderr"):
-                run, began, active = UNNAMED, entry.offset, True  # between two runs nothing prints, as a rule
+                run, began, active = (
+                    UNNAMED,
+                    entry.offset,
+                    True,
+                )  # output without a beginning: usually nothing prints between runs
             if entry.kind == "note":
                 told = parse_json(entry.data)
                 cwd = told.get("cwd") if isinstance(told, dict) else cwd
@@ -158,10 +162,10 @@ class InterpreterProcess:
             expected = entry.next_offset
             if known and expected >= known[0]:
                 break
-        return Found(cwd=cwd if isinstance(cwd, str) else None, run=run, began=began, active=active)
+        return LastRun(cwd=cwd if isinstance(cwd, str) else None, run=run, began=began, active=active)
 
     async def send(self, run: str, code: str, envs: Mapping[str, str]) -> None:
-        """Hand over a run. A long one goes by file: a line must arrive in one piece. Raises: ExecError if it ended."""
+        """Send a run; a long one in a file, since a line must arrive in one piece. Raises: ExecError if it ended."""
         request: dict[str, Any] = {"code": code, "envs": dict(envs)}
         line = json.dumps({"run": run, **request})
         if len(line) > _INLINE_BYTES:
@@ -174,7 +178,7 @@ class InterpreterProcess:
     async def read(
         self, run: str, *, timeout: float | None = None, owned: bool = True
     ) -> AsyncGenerator[RunEvent, None]:
-        """The events of a run. No event at all: the process ended before it began. `owned`: its end ends `active`."""
+        """The events of a run; no events if the process ended before it began. `owned`: its end resets `active`."""
         reading = _Reading(self._token, run)
         watchdog: asyncio.Task[None] | None = None
         late = False
@@ -189,7 +193,7 @@ class InterpreterProcess:
         if timeout is not None:
             watchdog = asyncio.ensure_future(watch(timeout))
             watchdog.add_done_callback(_look_away)
-        entries = _closable(self.record.entries(since=self._since))
+        entries = self.record.entries(since=self._since)
         try:
             async for entry in entries:
                 if entry.offset > expected:
@@ -217,14 +221,14 @@ class InterpreterProcess:
             await entries.aclose()
 
     async def _stop_late(self, reading: _Reading, *, since: int) -> None:
-        """Stop a run, and see to it that its reader hears of it, behind all that the run has printed: a thread that the
-        run has left may have taken the question that the reader asked."""
+        """Stop a run, and note its end in the record, after all its output: a thread that the run left behind may have
+        read the reader's question, which then gets no answer."""
         await self.stop(since=since)
         if not self.ended:
             await self.record.note(json.dumps(reading.ask()).encode())
 
     async def _is_over(self, reading: _Reading, *, owned: bool) -> bool:
-        """The code may have said so itself, and go on: the driver is asked, which answers between runs."""
+        """The code may have printed a false end: ask the driver, which answers between runs only."""
         if reading.idle or not owned:
             return True
         if not reading.asked_of_end:
@@ -233,20 +237,20 @@ class InterpreterProcess:
         return False
 
     async def _ask_after_loss(self, reading: _Reading) -> None:
-        """What was lost may be the run's end."""
+        """Ask the driver whether the run has ended: its end may have been dropped."""
         now = asyncio.get_running_loop().time()
         if now - reading.asked_at >= _PING_SECONDS:
             reading.asked_at = now
             await self._ping(reading.ask())
 
     async def _ping(self, question: str) -> None:
-        with contextlib.suppress(ExecError):  # it has ended, which its record tells
+        with contextlib.suppress(ExecError):  # it has ended, as its record shows
             await self.record.write(json.dumps({"ping": question}) + "\n")
 
     def _dead(self, run: str, entry: Entry, *, late: bool, told: RunStatus | None) -> RunEvent:
-        """The end of a run whose process is no more; `told`: what the run had said of its end."""
+        """The end of a run whose process has ended; `told`: the end that the run itself reported."""
         if told is not None and not late and not self.killed:
-            return RunEvent("end", run, status=told)  # it ended after the run: the next one is told
+            return RunEvent("end", run, status=told)  # it ended after the run: the next run reports it
         end = parse_json(entry.data)
         end = end if isinstance(end, dict) else {}
         if end.get("reason") == "oom":
@@ -260,11 +264,11 @@ class InterpreterProcess:
         return RunEvent("end", run, status=status, text=text, fresh=True)
 
     async def stop(self, *, since: int | None = None) -> None:
-        """Interrupt the run that is under way, and end the process if that does not help."""
+        """Interrupt the run in progress, and kill the process if that does not help."""
         ending = asyncio.ensure_future(self._wait_idle(self._since if since is None else since))
         ending.add_done_callback(_look_away)
         try:
-            for _ in range(2):  # twice: system(3) keeps the first from the code, and gives it to the child alone
+            for _ in range(2):  # twice: during system(3) only the child gets the first
                 await self.record.signal(signal.SIGINT)
                 await asyncio.wait({ending}, timeout=GRACE_SECONDS / 2)
                 if ending.done():
@@ -277,13 +281,13 @@ class InterpreterProcess:
             ending.cancel()
 
     async def _wait_idle(self, since: int) -> int:
-        """Until the driver answers, which it does between runs, or is dead. Gives where the last run ended."""
+        """Wait until the driver answers, which it does between runs, or has ended; returns where the last run ended."""
         question = secrets.token_hex(8)
         reader = FrameReader(self._token)
         expected = since
         ended_at: int | None = None
         await self._ping(question)
-        async with contextlib.aclosing(_closable(self.record.entries(since=since))) as entries:
+        async with contextlib.aclosing(self.record.entries(since=since)) as entries:
             async for entry in entries:
                 if entry.offset > expected:
                     reader.reset()
@@ -297,14 +301,14 @@ class InterpreterProcess:
         return expected
 
     async def kill(self) -> None:
-        """End it, with all that it started."""
+        """Kill it with its process tree."""
         self.killed = self.told = True
         await self.record.kill()
         self.ended = True
         self.active = None
 
     async def forget(self) -> None:
-        """End it, and delete its record."""
+        """Kill it, and delete its record."""
         self.killed = True
         await self.record.forget()
         self.ended = True
@@ -312,7 +316,7 @@ class InterpreterProcess:
 
 
 class _Reading:
-    """From entries of the record to events of one run."""
+    """Turns entries of the record into events of one run."""
 
     def __init__(self, token: str, run: str) -> None:
         self._run = run
@@ -324,21 +328,21 @@ class _Reading:
         self.asked_of_end = False
         self.asked_at = float("-inf")
         self.ended_at = 0
-        """Behind the entry that told the end."""
+        """The offset after the entry with the end."""
         self.began = False
         self.idle = False
-        """The driver has answered a question that was asked since this run was sent: the run is over."""
+        """True if the driver has answered a question of this reader: the run is over."""
         self.state: RunStatus | None = None
         self.reason = ""
 
     def ask(self) -> str:
-        """A question that only who reads the requests can answer."""
+        """A new question, which only a reader of the requests can answer."""
         question = secrets.token_hex(8)
         self._asked.add(question)
         return question
 
     def take(self, entry: Entry) -> list[RunEvent]:
-        """What an entry tells."""
+        """The events of an entry."""
         if entry.kind == "note" and str(parse_json(entry.data)) in self._asked:
             self._answer()
         if entry.kind not in self._readers:
@@ -364,14 +368,14 @@ class _Reading:
         return RunEvent("lost", self._run, lost_bytes=count)
 
     def flush(self) -> list[RunEvent]:
-        """The process has ended: what was held back is text."""
+        """The process has ended: what looked like the beginning of a frame is text."""
         events: list[RunEvent] = []
         for stream, reader in self._readers.items():
             events += self._text(stream, reader.flush(), final=True)
         return events
 
     def _text(self, stream: str, data: bytes, *, final: bool = False) -> list[RunEvent]:
-        # What is printed between two runs, by a thread or child of an earlier one, is told in the later.
+        # Output between two runs, of a thread or child of the first, is reported in the second.
         if stream in self._over or self._current[stream] not in (None, self._run):
             return []
         text = self._decoders[stream].decode(data, final)
@@ -394,13 +398,13 @@ class _Reading:
         return []
 
     def _answer(self) -> None:
-        """The driver has answered."""
+        """The driver has answered: the run is over."""
         self.idle = True
         if self.state is None:
             self.state, self.reason = "completed", "the news of its end was lost among its output"
 
     def _end(self, stream: str, item: dict[str, Any]) -> list[RunEvent]:
-        # Told on both streams, and over when both have told: what was printed before it has then been read.
+        # The end comes on both streams, and counts when both have it: all output before it has then been read.
         events = self._text(stream, b"", final=True)
         self._over.add(stream)
         if len(self._over) == len(self._readers):
@@ -421,19 +425,9 @@ class _Reading:
 
 
 def _look_away(task: asyncio.Task[Any]) -> None:
-    """The sandbox is gone, which whoever reads the run is told."""
+    """Log an error: the sandbox is gone, which the reader of the run notices by itself."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.debug("stopping a run: %s", error)
-
-
-async def _closable(entries: AsyncIterator[Entry]) -> AsyncGenerator[Entry, None]:
-    """A record is mostly read by an async generator, which wants to be closed."""
-    try:
-        async for entry in entries:
-            yield entry
-    finally:
-        if isinstance(entries, AsyncGenerator):
-            await entries.aclose()
 
 
 async def _give_up(box: AsyncSandbox, folder: str, record: Recorded | None) -> None:

@@ -1,4 +1,4 @@
-"""Snippets, each a fresh process; and the interpreter, which keeps its state from one run to the next."""
+"""Snippets, each a new process; and the interpreter, which keeps its state between runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def every_language_runs_or_says_why(box: AsyncSandbox) -> None:
         equal((result.stdout, result.exit_code, result.language), ("hello 42\n", 0, name), f"{name}: {result.stderr}")
 
 
-@check(promise="run_code", title="A snippet's language may be named by any alias, and the result has its own name")
+@check(promise="run_code", title="A snippet's language may be an alias; the result has the language's own name")
 async def aliases_are_known(box: AsyncSandbox) -> None:
     for alias in ("sh", " SH ", "posix", "dash"):
         result = await box.run_code("echo hi", alias)
@@ -51,7 +51,7 @@ async def aliases_are_known(box: AsyncSandbox) -> None:
     equal(find_language("tsx").name, "typescript")
 
 
-@check(promise="run_code", title="What a terminal showed is run as its commands")
+@check(promise="run_code", title="Of a terminal transcript, the commands are run")
 async def transcript_is_run(box: AsyncSandbox) -> None:
     result = await box.run_code("$ echo one\none\n$ echo two\ntwo\n", "console")
     equal((result.stdout, result.exit_code), ("one\ntwo\n", 0), result.stderr)
@@ -66,7 +66,7 @@ async def failing_snippet_is_a_result(box: AsyncSandbox) -> None:
     await raises(ExecTimeoutError, box.run_code("sleep 1000", "sh", timeout=0.3, check=True))
 
 
-@check(promise="6", title="A snippet has its arguments, cwd, env, input, timeout and listener")
+@check(promise="6", title="A snippet gets its arguments, cwd, env, input, timeout and listener")
 async def snippet_gets_what_a_program_gets(box: AsyncSandbox) -> None:
     await box.files.mkdir("sub")
     heard: list[bytes] = []
@@ -80,7 +80,7 @@ async def snippet_gets_what_a_program_gets(box: AsyncSandbox) -> None:
     equal((await box.run_code(b"echo bytes", "sh")).stdout, "bytes\n")
 
 
-@check(promise="run_code", title="A file inside is run from its place, and stays there")
+@check(promise="run_code", title="A file inside is run where it is, and is kept")
 async def file_is_run_from_its_place(box: AsyncSandbox) -> None:
     await box.files.write("sub/job.sh", "echo the file\n")
     equal((await box.run_code("echo the code\n", "sh", file="sub/job.sh")).stdout, "the file\n")
@@ -90,7 +90,7 @@ async def file_is_run_from_its_place(box: AsyncSandbox) -> None:
 @check(promise="run_code", title="A snippet leaves no file behind, however it ends")
 async def snippet_leaves_no_file(box: AsyncSandbox) -> None:
     await box.run_code("true", "sh")
-    with contextlib.suppress(BackendUnavailableError):  # it would lie in the working folder, which takes no file
+    with contextlib.suppress(BackendUnavailableError):  # it would need a file in this working folder, which takes none
         await box.run_code("import fs from 'fs'", "javascript", cwd="/proc")
     await box.run_code("exit 3", "sh")
     await box.run_code("sleep 1000", "sh", timeout=0.2)
@@ -105,7 +105,7 @@ async def snippet_of_megabytes_runs(box: AsyncSandbox) -> None:
     equal((result.stdout, result.exit_code), (f"{5 << 20}\n", 0), result.stderr[-300:])
 
 
-@check(promise="run_code", title="A traceback has the snippet's own lines and nothing of ours", needs=PYTHON)
+@check(promise="run_code", title="A traceback has the snippet's own lines and no frame of Corral", needs=PYTHON)
 async def traceback_has_the_right_lines(box: AsyncSandbox) -> None:
     result = await box.run_code("def f():\n    return 1 / 0\n\nf()\n")
     equal(result.exit_code, 1)
@@ -123,7 +123,7 @@ async def python_snippet_is_a_script(box: AsyncSandbox) -> None:
     equal((result.stdout, result.exit_code), ("__main__ ['a b', '--flag'] input\n", 7), result.stderr)
 
 
-@check(promise="run_code", title="Every snippet is a fresh process, and files stay", needs=PYTHON)
+@check(promise="run_code", title="Every snippet is a new process, and files are kept", needs=PYTHON)
 async def snippets_share_files_not_state(box: AsyncSandbox) -> None:
     await box.run_code("state = 1\nopen('state.txt', 'w').write('kept')")
     result = await box.run_code("print(open('state.txt').read(), 'state' in globals())")
@@ -137,18 +137,14 @@ async def imports_come_from_the_cwd(box: AsyncSandbox) -> None:
     equal(result.stdout, "from the cwd\n", result.stderr)
 
 
-@check(
-    promise="run_code",
-    title="A snippet that is not UTF-8, or holds odd characters, arrives byte for byte",
-    needs=PYTHON,
-)
+@check(promise="run_code", title="A snippet that is not UTF-8, or has odd characters, arrives unchanged", needs=PYTHON)
 async def snippet_arrives_byte_for_byte(box: AsyncSandbox) -> None:
     result = await box.run_code(b"# coding: latin-1\nprint(ascii('\xe9'))\n")
     equal(result.stdout, "'\\xe9'\n", result.stderr)
     equal((await box.run_code("print(ascii('ü\u2028😀'))\r\nprint(2)\r\n")).stdout, "'\\xfc\\u2028\\U0001f600'\n2\n")
 
 
-# The interpreter: code that keeps its state from one run to the next.
+# The interpreter, which keeps its state between runs.
 
 
 async def _read_until(events: AsyncIterator[RunEvent], text: str) -> None:
@@ -160,25 +156,29 @@ async def _read_until(events: AsyncIterator[RunEvent], text: str) -> None:
     raise AssertionError(f"{text!r} never came: {seen!r}")
 
 
-@check(promise="CanInterpret", title="Variables, functions and the folder stay from one run to the next", needs=PYTHON)
+@check(promise="CanInterpret", title="Variables, functions and the working folder are kept between runs", needs=PYTHON)
 async def state_is_kept(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import os\nx = 40\ndef add(n): return x + n\nos.chdir('/tmp')")
     result = await box.interpreter.execute("print(os.getcwd())\nadd(2)")
     equal((result.stdout, result.text, result.status), ("/tmp\n", "42", "completed"), str(result.error))
-    equal((await box.run_code("print('x' in globals())")).stdout, "False\n", "a snippet has a process of its own")
+    equal(
+        (await box.run_code("print('x' in globals())")).stdout,
+        "False\n",
+        "a snippet is a separate process",
+    )
 
 
-@check(promise="CanInterpret", title="Events come in the order in which things happened", needs=PYTHON)
+@check(promise="CanInterpret", title="Events arrive in the order in which they happened", needs=PYTHON)
 async def events_are_in_order(box: AsyncSandbox) -> None:
     code = "import os, sys\nprint('a')\nprint('b', file=sys.stderr)\nos.system('echo c')\ndisplay(1)\n2"
     events = [event async for event in box.interpreter.run(code)]
     told = [(event.kind, event.text or event.data.get("text/plain")) for event in events]
     wanted = [("stdout", "a\n"), ("stderr", "b\n"), ("stdout", "c\n"), ("display", "1"), ("result", "2"), ("end", None)]
     equal(told, wanted)
-    equal([event async for event in box.interpreter.follow()], events, "told again")
+    equal([event async for event in box.interpreter.follow()], events, "the same when read again")
 
 
-@check(promise="1", title="An error of the code is told with its own lines, and the state is kept", needs=PYTHON)
+@check(promise="1", title="An error of the code is reported with its own lines, and the state is kept", needs=PYTHON)
 async def error_of_the_code_is_told(box: AsyncSandbox) -> None:
     await box.interpreter.execute("def f():\n    raise ValueError('bad')")
     result = await box.interpreter.execute("x = 1\nf()")
@@ -190,7 +190,7 @@ async def error_of_the_code_is_told(box: AsyncSandbox) -> None:
     equal((await box.interpreter.execute("x")).text, "1", "and not the context")
 
 
-@check(promise="2", title="A run out of time is interrupted; one that does not obey loses its process, which is said",
+@check(promise="2", title="A timeout interrupts a run; if that is ignored, the process ends and the result says so",
        needs=PYTHON)  # fmt: skip
 async def run_out_of_time_is_ended(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import signal, time\nx = 1")
@@ -203,14 +203,14 @@ async def run_out_of_time_is_ended(box: AsyncSandbox) -> None:
     equal((await box.interpreter.execute("'x' in globals()")).text, "False")
 
 
-@check(promise="7", title="A process that ends takes the state with it, and that is said", needs=PYTHON)
+@check(promise="7", title="If the process ends, the state is lost, and the result says so", needs=PYTHON)
 async def lost_state_is_said(box: AsyncSandbox) -> None:
     result = await box.interpreter.execute("import os\nos._exit(3)")
     equal((result.status, result.fresh), ("died", True))
     equal((await box.interpreter.execute("'os' in globals()")).text, "False")
 
 
-@check(promise="2", title="A run that is left or cancelled is interrupted, and the next one is not kept waiting",
+@check(promise="2", title="A run that is cancelled is interrupted, and the next one does not wait for it",
        needs=PYTHON)  # fmt: skip
 async def cancelled_run_is_interrupted(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import time\nx = 5")
@@ -221,7 +221,7 @@ async def cancelled_run_is_interrupted(box: AsyncSandbox) -> None:
     equal((await box.interpreter.execute("x")).text, "5")
 
 
-@check(promise="CanInterpret", title="Runs of one context take turns, and an interrupt ends the one that runs",
+@check(promise="CanInterpret", title="Runs of one context take turns, and an interrupt ends the current one",
        needs=PYTHON)  # fmt: skip
 async def runs_take_turns(box: AsyncSandbox) -> None:
     equal(await box.interpreter.interrupt(), False, "nothing runs")
@@ -235,7 +235,7 @@ async def runs_take_turns(box: AsyncSandbox) -> None:
     equal((await second).text, "'second'")
 
 
-@check(promise="CanInterpret", title="Contexts are apart, are restarted, and are gone when closed", needs=PYTHON)
+@check(promise="CanInterpret", title="Contexts are separate, can be restarted, and are gone when closed", needs=PYTHON)
 async def contexts_are_apart(box: AsyncSandbox) -> None:
     opened = await box.interpreter.open_context(cwd="/tmp")
     equal((opened.cwd, opened.language, opened.active), ("/tmp", "python", False))
@@ -248,7 +248,7 @@ async def contexts_are_apart(box: AsyncSandbox) -> None:
     equal([info.id for info in await box.interpreter.contexts()], ["default"])
 
 
-@check(promise="CanInterpret", title="What can't be interpreted is refused", needs=PYTHON)
+@check(promise="CanInterpret", title="Invalid languages, folders, timeouts and variables are refused", needs=PYTHON)
 async def nonsense_is_refused(box: AsyncSandbox) -> None:
     await raises(UnknownLanguageError, box.interpreter.open_context(language="sh"))
     await raises(WorkdirError, box.interpreter.open_context(cwd="missing"))

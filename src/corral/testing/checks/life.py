@@ -1,20 +1,19 @@
-"""Making sandboxes, and their life: owner, deadline, end, and use after the end."""
+"""Creating sandboxes, and their life: owner, deadline, end, and use after the end."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, CorralError, SandboxClosedError, SandboxGoneError, SpecError
 from corral.results import Event
 from corral.spec import Lifetime, make_spec
-from corral.testing.check import Context, check, equal, pieces, raises, true, until
+from corral.testing.check import Context, check, equal, pieces, raises, still_works, true, until
 
 
-@check(promise="Backend.create", title="A wish that can't be met is SpecError, and nothing is made",
+@check(promise="Backend.create", title="An invalid spec is SpecError, and no sandbox is created",
        raises=("Backend.create:SpecError",))  # fmt: skip
 async def impossible_wish_is_refused(context: Context, before: int) -> None:
     spec_options: tuple[dict[str, Any], ...] = (
@@ -22,12 +21,12 @@ async def impossible_wish_is_refused(context: Context, before: int) -> None:
         {"hostname": "under_score"}, {"packages": "numpy"}, {"packages": ["-x"]}, {"lifetime": -1},
         {"env": {"A=": "x"}}, {"network": "a.org,,b.org"},
     )  # fmt: skip
-    for wish in spec_options:
-        await raises(SpecError, _open(context, wish))
+    for options in spec_options:
+        await raises(SpecError, context.open(**options))
     equal(await context.count(), before, "sandboxes")
 
 
-@check(promise="Backend.create", title="A wish that this backend can't meet is CapabilityError, never a silent no",
+@check(promise="Backend.create", title="A spec that this backend can't meet is CapabilityError, never ignored",
        raises=("Backend.create:CapabilityError",))  # fmt: skip
 async def unmet_wish_is_refused(context: Context) -> None:
     capabilities = await context.backend.capabilities()
@@ -38,13 +37,13 @@ async def unmet_wish_is_refused(context: Context) -> None:
         await raises(CapabilityError, context.open(network="open"))
     if "allow" not in capabilities.network:
         await raises(CapabilityError, context.open(network="example.org"))
-    for power, wish in (("packages", {"packages": ["iniconfig"]}), ("venv", {"venv": "/no/such"})):
+    for power, options in (("packages", {"packages": ["iniconfig"]}), ("venv", {"venv": "/no/such"})):
         if power not in capabilities.powers:
-            await raises(CapabilityError, context.open(**wish))
+            await raises(CapabilityError, context.open(**options))
     equal(await context.count(), before, "sandboxes")
 
 
-@check(promise="Backend.capabilities", title="capabilities() speaks in known words")
+@check(promise="Backend.capabilities", title="capabilities() has only known values")
 async def capabilities_are_told(context: Context) -> None:
     capabilities = await context.backend.capabilities()
     for name in ("memory", "processes", "cpu", "disk"):
@@ -54,7 +53,7 @@ async def capabilities_are_told(context: Context) -> None:
     true(context.backend.name, "a backend has a name")
 
 
-@check(promise="AsyncSandbox", title="id, spec and info() tell what was made")
+@check(promise="AsyncSandbox", title="id, spec and info() describe the sandbox")
 async def sandbox_tells_of_itself(context: Context) -> None:
     box = await context.open(labels={"team": "red"}, lifetime=500)
     other = await context.open()
@@ -75,9 +74,8 @@ async def sandboxes_share_nothing(context: Context) -> None:
     equal([await two.files.exists(path) for path in ("mine", "/tmp/mine")], [False, False])
 
 
-@check(promise="8", title="The same client token gives the same sandbox, another token another")
-async def token_makes_create_repeatable(context: Context, before: int) -> None:
-    token = secrets.token_hex(8)
+@check(promise="8", title="The same client token gives the same sandbox, another token a new one")
+async def token_makes_create_repeatable(context: Context, before: int, token: str) -> None:
     first = await context.open(client_token=token)
     await first.files.write("mark", "x")
     again = await context.open(client_token=token)
@@ -88,33 +86,31 @@ async def token_makes_create_repeatable(context: Context, before: int) -> None:
     equal(await context.count(), before + 2, "sandboxes")
 
 
-@check(promise="8", title="Creates with one token at the same time make one sandbox")
-async def token_holds_for_creates_at_once(context: Context, before: int) -> None:
-    token = secrets.token_hex(8)
+@check(promise="8", title="Concurrent creates with one token create one sandbox")
+async def token_holds_for_creates_at_once(context: Context, before: int, token: str) -> None:
     boxes = await asyncio.gather(*(context.open(client_token=token) for _ in range(5)))
     equal(len({box.id for box in boxes}), 1, "different sandboxes for one token")
     equal(await context.count(), before + 1, "sandboxes")
 
 
-@check(promise="7", title="A token whose sandbox has ended makes a new one, and never hands out the dead")
-async def token_of_an_ended_sandbox_is_free(context: Context) -> None:
-    token = secrets.token_hex(8)
+@check(promise="7", title="A token whose sandbox has ended creates a new sandbox")
+async def token_of_an_ended_sandbox_is_free(context: Context, token: str) -> None:
     first = await context.open(client_token=token)
     await first.aclose()
     second = await context.open(client_token=token)
     true(second.id != first.id, "a closed sandbox was handed out")
-    equal((await second.exec(["echo", "fine"])).stdout, "fine\n")
+    await still_works(second)
     third = await context.open(client_token=token + "-short", lifetime=0.3)
     while True:
         try:
             await third.exec(["sleep", "1000"])
-        except Exception:  # noqa: BLE001 - gone, which another check looks at
+        except Exception:  # noqa: BLE001 - gone: another check tests which error that is
             break
     fourth = await context.open(client_token=token + "-short")
-    equal((await fourth.exec(["echo", "fine"])).stdout, "fine\n")
+    await still_works(fourth)
 
 
-@check(promise="AsyncSandbox", title="on_event is told; its own failure harms nobody")
+@check(promise="AsyncSandbox", title="on_event gets every event; its own errors are ignored")
 async def listener_is_told(context: Context) -> None:
     events: list[Event] = []
 
@@ -130,31 +126,23 @@ async def listener_is_told(context: Context) -> None:
     true(all(event.sandbox_id == box.id and event.backend == context.backend.name for event in events), "who it was")
 
 
-@check(promise="AsyncSandbox", title="The door: async with, await, create, and a whole spec", needs=frozenset())
+@check(promise="AsyncSandbox", title="A sandbox is opened by async with, await, create, and from a whole spec")
 async def door_opens_in_every_way(context: Context) -> None:
     backend = context.backend
     async with AsyncSandbox(backend=backend, env={"A": "1"}) as box:
         equal((await box.exec("echo $A")).stdout, "1\n")
     context.adopt(await AsyncSandbox(backend=backend))
     context.adopt(await AsyncSandbox.create(backend=backend, spec=make_spec(workdir="/srv/x")))
-    await raises(TypeError, _both(context))
+    await raises(TypeError, lambda: AsyncSandbox(backend=backend, spec=make_spec(), workdir="/x"))
 
 
-async def _both(context: Context) -> object:
-    return AsyncSandbox(backend=context.backend, spec=make_spec(), workdir="/x")
-
-
-async def _open(context: Context, wish: dict[str, Any]) -> object:
-    return await context.open(**wish)
-
-
-# The life of a sandbox: its owner, its deadline, its end, and what happens to those who come too late.
+# The life of a sandbox: its owner, its deadline, its end, and calls after the end.
 
 DETACH = frozenset({"detach"})
 
 
 def every_call(box: AsyncSandbox) -> dict[str, Callable[[], Awaitable[object]]]:
-    """Every method of a sandbox and its files, for those that must all answer alike."""
+    """Give a call of every method of a sandbox and its files, for checks that expect the same of all."""
     files = box.files
     return {
         "exec": lambda: box.exec("true"),
@@ -166,7 +154,7 @@ def every_call(box: AsyncSandbox) -> dict[str, Callable[[], Awaitable[object]]]:
         "detach": box.detach,
         "files.read": lambda: files.read("x"),
         "files.read_text": lambda: files.read_text("x"),
-        "files.read_stream": lambda: _first(files.read_stream("x")),
+        "files.read_stream": lambda: anext(files.read_stream("x")),
         "files.write": lambda: files.write("x", "x"),
         "files.write of a stream": lambda: files.write("x", pieces(b"x")),
         "files.edit": lambda: files.edit("x", "a", "b"),
@@ -181,14 +169,10 @@ def every_call(box: AsyncSandbox) -> dict[str, Callable[[], Awaitable[object]]]:
         "files.mkdir": lambda: files.mkdir("x"),
         "files.symlink": lambda: files.symlink("x", "y"),
         "files.chmod": lambda: files.chmod("x", 0o600),
-        "files.pack": lambda: _first(files.pack(".")),
+        "files.pack": lambda: anext(files.pack(".")),
         "files.unpack": lambda: files.unpack("x", pieces(b"")),
         "files.download": lambda: files.download("x", "/no/such/folder"),
     }
-
-
-async def _first(stream: AsyncIterator[bytes]) -> bytes:
-    return await anext(stream)
 
 
 async def _expect(kind: type[CorralError], calls: dict[str, Callable[[], Awaitable[object]]]) -> None:
@@ -198,14 +182,14 @@ async def _expect(kind: type[CorralError], calls: dict[str, Callable[[], Awaitab
             result = await call()
         except kind:
             continue
-        except Exception as error:  # noqa: BLE001 - the list of all that differ is worth more than the first
+        except Exception as error:  # noqa: BLE001 - report all calls that differ, not only the first
             wrong.append(f"{name} raised {error!r}")
         else:
             wrong.append(f"{name} gave {result!r:.80}")
     equal(wrong, [], f"instead of {kind.__name__}")
 
 
-@check(promise="7", title="After aclose() every call is SandboxClosedError; closing twice is fine",
+@check(promise="7", title="After aclose() every call is SandboxClosedError; aclose() may be called twice",
        raises=("AsyncSandbox:SandboxClosedError", "files:SandboxClosedError"))  # fmt: skip
 async def use_after_close_is_told(box: AsyncSandbox) -> None:
     calls = every_call(box)
@@ -217,7 +201,7 @@ async def use_after_close_is_told(box: AsyncSandbox) -> None:
     await box.kill()
 
 
-@check(promise="7", title="Once it has ended every call is SandboxGoneError, and nothing replaces it",
+@check(promise="7", title="Once it has ended every call is SandboxGoneError, and no new one replaces it",
        raises=("AsyncSandbox:SandboxGoneError", "files:SandboxGoneError"))  # fmt: skip
 async def use_after_the_end_is_told(context: Context) -> None:
     box = await context.open(lifetime=0.4)
@@ -228,7 +212,7 @@ async def use_after_the_end_is_told(context: Context) -> None:
     await box.kill()
 
 
-@check(promise="10", title="A deadline ends the sandbox, whatever runs in it, and frees everything")
+@check(promise="10", title="A deadline ends the sandbox with all of its programs, and frees everything")
 async def deadline_ends_the_sandbox(context: Context, before: int) -> None:
     box = await context.open(lifetime=2.0)
     equal(await context.count(), before + 1)
@@ -248,7 +232,7 @@ async def closing_frees_everything(context: Context, before: int, box: AsyncSand
     await context.wait_for_count(before)
 
 
-@check(promise="10", title="Several may close at once")
+@check(promise="10", title="A sandbox may be closed by several tasks at once")
 async def several_may_close_at_once(context: Context, before: int, box: AsyncSandbox) -> None:
     await asyncio.gather(*(box.aclose() for _ in range(5)), *(box.kill() for _ in range(2)))
     await context.wait_for_count(before)
@@ -256,52 +240,50 @@ async def several_may_close_at_once(context: Context, before: int, box: AsyncSan
 
 @check(promise="detach", title="A detached sandbox outlives its handle, is listed, and is found by id and by name",
        needs=DETACH)  # fmt: skip
-async def detached_sandbox_lives_on(context: Context) -> None:
-    name = f"check-{secrets.token_hex(4)}"
+async def detached_sandbox_lives_on(context: Context, token: str) -> None:
     box = await context.open(env={"A": "1"}, workdir="/srv/work", labels={"k": "v"}, exec_timeout=77)
     await box.files.write("kept", "x")
     kept = context.adopt(box)
-    equal(await box.detach(name=name), box.id)
+    equal(await box.detach(name=token), box.id)
     equal(await box.detach(), box.id, "twice is fine")
     await box.aclose()
     listed = {info.sandbox_id: info for info in await context.backend.list()}
     true(box.id in listed, "it is on the list")
-    equal((listed[box.id].name, listed[box.id].labels), (name, {"k": "v"}))
-    for wanted in (box.id, name):
+    equal((listed[box.id].name, listed[box.id].labels), (token, {"k": "v"}))
+    for wanted in (box.id, token):
         again = context.adopt(await context.backend.connect(wanted))
         equal(again.id, box.id)
         equal((await again.exec('echo "$A"; pwd; cat kept')).stdout, "1\n/srv/work\nx")
         equal((again.spec.exec_timeout, again.spec.workdir), (77, "/srv/work"))
         await again.aclose()
-    await context.backend.delete(name)
+    await context.backend.delete(token)
     await raises(SandboxGoneError, context.backend.connect(kept.id))
     true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "it is off the list")
 
 
-@check(promise="detach", title="Owned sandboxes are not listed, nor found, nor deleted",
+@check(promise="detach", title="Owned sandboxes are not listed, and can't be found or deleted by id",
        needs=DETACH, raises=("Backend.connect:SandboxGoneError", "Backend.delete:SandboxGoneError"))  # fmt: skip
 async def owned_sandbox_is_private(context: Context, box: AsyncSandbox) -> None:
     true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "an owned one is listed")
     for wanted in (box.id, "no-such-sandbox", ""):
         await raises(SandboxGoneError, context.backend.connect(wanted))
         await raises(SandboxGoneError, context.backend.delete(wanted))
-    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+    await still_works(box)
 
 
-@check(promise="detach", title="A name is taken once; an impossible name or lifetime is refused", needs=DETACH)
-async def detached_names_are_unique(context: Context) -> None:
-    name = f"check-{secrets.token_hex(4)}"
+@check(promise="detach", title="Names are unique; an invalid name or lifetime is refused", needs=DETACH)
+async def detached_names_are_unique(context: Context, token: str) -> None:
     one, two = await context.open(), await context.open()
-    await one.detach(name=name)
-    await raises(SpecError, two.detach(name=name))
+    await one.detach(name=token)
+    await raises(SpecError, two.detach(name=token))
     await raises(SpecError, two.detach(name="with space"))
     await raises(SpecError, two.detach(lifetime_seconds=-1))
-    equal((await two.exec(["echo", "fine"])).stdout, "fine\n", "a refused detach changes nothing")
+    await still_works(two, "a refused detach changes nothing")
     await two.aclose()
     await raises(SandboxGoneError, context.backend.connect(two.id))
 
 
-@check(promise="detach", title="Programs go on when a sandbox is detached, and after its handle is closed",
+@check(promise="detach", title="Programs keep running when a sandbox is detached and its handle is closed",
        needs=frozenset({"detach", "shell", "processes"}))  # fmt: skip
 async def programs_survive_detaching(context: Context, box: AsyncSandbox) -> None:
     process = await box.start("echo one; read line; echo $line; sleep 0.3; echo done > done.txt; sleep 1000")
@@ -317,7 +299,7 @@ async def programs_survive_detaching(context: Context, box: AsyncSandbox) -> Non
     await again.kill()
 
 
-@check(promise="detach", title="Two handles to one sandbox see the same, and its end is the end for both", needs=DETACH)
+@check(promise="detach", title="Two handles share one sandbox, and both see its end", needs=DETACH)
 async def handles_share_a_sandbox(context: Context, box: AsyncSandbox) -> None:
     await box.detach()
     other = context.adopt(await context.backend.connect(box.id))
@@ -327,7 +309,7 @@ async def handles_share_a_sandbox(context: Context, box: AsyncSandbox) -> None:
     await _expect(SandboxGoneError, {"exec": lambda: box.exec("true"), "files.list": box.files.list})
 
 
-@check(promise="10", title="A detached sandbox has a deadline of its own", needs=DETACH)
+@check(promise="10", title="A detached sandbox may have a new deadline", needs=DETACH)
 async def detached_deadline_holds(context: Context, before: int, box: AsyncSandbox) -> None:
     await box.detach(lifetime_seconds=2.0)
     again = context.adopt(await context.backend.connect(box.id))
@@ -337,7 +319,7 @@ async def detached_deadline_holds(context: Context, before: int, box: AsyncSandb
     await context.wait_for_count(before)
 
 
-@check(promise="10", title="keep_on_failure leaves a sandbox alive for a look, after an exception only", needs=DETACH)
+@check(promise="10", title="keep_on_failure keeps a sandbox alive after an exception, and only then", needs=DETACH)
 async def sandbox_is_kept_after_a_failure(context: Context) -> None:
     ids = []
     for error in (None, ZeroDivisionError("of the caller's own")):
@@ -356,7 +338,7 @@ async def sandbox_is_kept_after_a_failure(context: Context) -> None:
     await raises(SandboxGoneError, context.backend.connect(ids[1]))
 
 
-@check(promise="1", title="A block that fails ends its sandbox, and its error is the one that is seen")
+@check(promise="1", title="An exception in the block ends the sandbox, and is not replaced by another")
 async def failing_block_ends_its_sandbox(context: Context, before: int) -> None:
     try:
         async with AsyncSandbox(backend=context.backend) as box:

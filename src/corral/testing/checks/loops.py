@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import contextlib
 import os
-import secrets
 import threading
 import warnings
 from collections.abc import Awaitable, Callable
@@ -17,11 +16,11 @@ from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.results import OutputChunk
 from corral.spec import make_spec
-from corral.testing.check import HANG_SECONDS, Context, check, equal, pieces, raises, true, until
-from corral.testing.checks.process import REAL, running
+from corral.testing.check import HANG_SECONDS, REAL, Context, check, equal, pieces, raises, still_works, true, until
+from corral.testing.checks.process import running
 
 
-@check(promise="9", title="One sandbox works from event loop after event loop")
+@check(promise="9", title="One sandbox works from several event loops in turn")
 async def sandbox_outlives_an_event_loop(context: Context) -> None:
     box = await asyncio.to_thread(asyncio.run, context.open())
     for number in range(3):
@@ -64,7 +63,7 @@ async def sandbox_works_from_many_threads(box: AsyncSandbox) -> None:
     equal(await asyncio.gather(*map(one, range(8))), [f"{number}{number}" for number in range(8)])
 
 
-@check(promise="9", title="One backend makes sandboxes in many threads at once")
+@check(promise="9", title="One backend creates sandboxes in many threads at once")
 async def backend_works_from_many_threads(context: Context, before: int) -> None:
 
     async def work() -> str:
@@ -78,7 +77,7 @@ async def backend_works_from_many_threads(context: Context, before: int) -> None
     await context.wait_for_count(before)
 
 
-@check(promise="9", title="The sync door works inside a running loop, and for every kind of call")
+@check(promise="9", title="The sync API works inside a running event loop, for every kind of call")
 async def sync_door_works_in_a_running_loop(context: Context) -> None:
     with Sandbox(backend=context.backend, env={"A": "1"}) as box:
         equal(box.exec("echo $A; cat", stdin=cast("Any", iter([b"in"]))).stdout, "1\nin")
@@ -94,7 +93,7 @@ async def sync_door_works_in_a_running_loop(context: Context) -> None:
     true(box.closed, "the end of the block closes it")
 
 
-@check(promise="9", title="The sync door works from many threads, and a callback that calls it again is told")
+@check(promise="9", title="The sync API works from many threads; a callback that calls it is an error")
 async def sync_door_works_from_many_threads(context: Context) -> None:
     box = Sandbox(backend=context.backend)
     outputs: list[str] = []
@@ -108,15 +107,12 @@ async def sync_door_works_from_many_threads(context: Context) -> None:
     def call_again(chunk: OutputChunk) -> None:
         box.exec("true")
 
-    async def again() -> object:
-        return box.exec(["echo", "x"], on_output=call_again)
-
-    await raises(RuntimeError, again())
+    await raises(RuntimeError, lambda: box.exec(["echo", "x"], on_output=call_again))
     box.close()
     box.close()
 
 
-@check(promise="9", title="A forgotten sync sandbox is ended")
+@check(promise="9", title="A sync sandbox that is garbage-collected is ended")
 async def forgotten_sync_sandbox_is_ended(context: Context, before: int) -> None:
     box = Sandbox(backend=context.backend)
     equal(await context.count(), before + 1)
@@ -124,7 +120,7 @@ async def forgotten_sync_sandbox_is_ended(context: Context, before: int) -> None
     await context.wait_for_count(before)
 
 
-@check(promise="9", title="A forked child's exit leaves its parent's sandboxes alive, and the child can work")
+@check(promise="9", title="A forked child's exit keeps its parent's sandboxes alive, and the child can create its own")
 async def fork_leaves_the_parent_alone(context: Context, before: int, box: AsyncSandbox) -> None:
     sync = Sandbox(backend=context.backend)
     await box.files.write("mine", "x")
@@ -141,7 +137,7 @@ async def fork_leaves_the_parent_alone(context: Context, before: int, box: Async
         code = await asyncio.to_thread(in_forked_child, work)
         equal(code, 0, "the child's exit code")
         equal(await box.files.read("mine"), b"x")
-        equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+        await still_works(box)
         equal(sync.exec(["echo", "fine"]).stdout, "fine\n")
     sync.close()
     await box.aclose()
@@ -155,11 +151,11 @@ async def forked_child_may_use_it(box: AsyncSandbox) -> None:
         assert asyncio.run(box.exec(["echo", "child"])).stdout == "child\n"
 
     equal(await asyncio.to_thread(in_forked_child, use), 0, "the child's exit code")
-    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+    await still_works(box)
 
 
 def in_forked_child(work: Callable[[], object]) -> int:
-    """Fork, work, and exit as a program does; the exit code. The work's own error is printed."""
+    """Fork, work, and exit as a program does: gives the exit code. An error of the work is printed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a process with threads forks: that is what is checked
         child = os.fork()
@@ -172,7 +168,7 @@ def in_forked_child(work: Callable[[], object]) -> int:
             work()
             atexit._run_exitfuncs()  # noqa: SLF001 - all of an exit but the parent's own buffers
             code = 0
-        except BaseException:  # noqa: BLE001 - a forked child must end here, whatever happened
+        except BaseException:  # noqa: BLE001 - a forked child must always end here
             import traceback
 
             with contextlib.suppress(OSError):
@@ -182,21 +178,27 @@ def in_forked_child(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-# Cancel at every await: whatever moment it hits, nothing is left behind.
+# Cancel at every await: nothing may be left behind.
 
 STEPS = 25
-"""Enough to pass every await of the longest call; what is done earlier ends the drive."""
+"""More than the awaits of the longest call."""
 
 
 async def drive(
-    make: Callable[[], Awaitable[object]], after: Callable[[object], Awaitable[None]], steps: int = STEPS
+    work: Callable[[], Awaitable[object]],
+    steps: int = STEPS,
+    *,
+    after: Callable[[Any], Awaitable[object]] | None = None,
 ) -> int:
-    """Cancel after k steps, for each k; `after` gets the result of work that was faster. How often it was cancelled."""
+    """Cancel work after each number of steps; `after` gets the result of work that was faster.
+
+    Gives how often the work was cancelled.
+    """
     cancelled = 0
-    # Every third moment also with a pause, in which the other side gets further while our loop stands still.
+    # Every third step also with a pause, in which the other side gets further than our loop.
     moments = [(step, pause) for step in range(steps) for pause in ((False, True) if step % 3 == 2 else (False,))]
     for step, pause in moments:
-        task = asyncio.ensure_future(make())
+        task = asyncio.ensure_future(work())
         for _ in range(step):
             await asyncio.sleep(0)
         if pause:
@@ -208,87 +210,72 @@ async def drive(
         elif isinstance(outcome, BaseException):
             text = f"cancelled at step {step}, it raised {outcome!r}"
             raise AssertionError(text) from outcome  # noqa: TRY004 - a verdict, not an argument of a wrong type
-        else:
+        elif after is not None:
             await after(outcome)
     return cancelled
-
-
-async def _nothing(result: object) -> None:
-    """Work that got done leaves nothing to do."""
 
 
 @check(promise="8", title="Create is cancel-safe at every step: nothing is leaked")
 async def create_is_cancel_safe(context: Context, before: int) -> None:
 
-    async def close(box: object) -> None:
-        await box.aclose()  # type: ignore[attr-defined]
-
-    true(await drive(lambda: context.backend.create(make_spec()), close) > 0, "no cancellation hit")
-    true(await drive(lambda: AsyncSandbox.create(backend=context.backend), close, 12) > 0, "no cancellation hit")
+    hits = await drive(lambda: context.backend.create(make_spec()), after=AsyncSandbox.aclose)
+    true(hits > 0, "no create was cancelled")
+    hits = await drive(lambda: AsyncSandbox.create(backend=context.backend), 12, after=AsyncSandbox.aclose)
+    true(hits > 0, "no create was cancelled")
     await context.wait_for_count(before)
     box = await context.open()
-    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+    await still_works(box)
 
 
 @check(promise="8", title="A create with a token that was cancelled can be repeated")
-async def cancelled_token_can_be_repeated(context: Context, before: int) -> None:
-    token = secrets.token_hex(8)
-
-    async def close(box: object) -> None:
-        await box.aclose()  # type: ignore[attr-defined]
-
-    await drive(lambda: context.backend.create(make_spec(client_token=token)), close, 10)
+async def cancelled_token_can_be_repeated(context: Context, before: int, token: str) -> None:
+    await drive(lambda: context.backend.create(make_spec(client_token=token)), 10, after=AsyncSandbox.aclose)
     box = await context.open(client_token=token)
-    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+    await still_works(box)
     await context.wait_for_count(before + 1)
 
 
-@check(promise="2", title="exec is cancel-safe at every step: no process stays", needs=REAL)
-async def exec_is_cancel_safe(box: AsyncSandbox) -> None:
-    marker = secrets.token_hex(8)
-    work = lambda: box.exec(f"sleep 1000 # {marker}", stdin=pieces(b"x"), on_output=lambda chunk: None)  # noqa: E731
-    true(await drive(work, _nothing) >= STEPS, "every one should be cancelled")
-    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
-    await until(lambda: running(box, marker), 0, "processes of cancelled calls are still there")
+@check(promise="2", title="exec is cancel-safe at every step: no process is left", needs=REAL)
+async def exec_is_cancel_safe(box: AsyncSandbox, token: str) -> None:
+    work = lambda: box.exec(f"sleep 1000 # {token}", stdin=pieces(b"x"), on_output=lambda chunk: None)  # noqa: E731
+    true(await drive(work) >= STEPS, "every one should be cancelled")
+    await still_works(box)
+    await until(lambda: running(box, token), 0, "processes of cancelled calls are still there")
 
 
-@check(promise="2", title="exec, start and run_code may be cancelled at every step, and the sandbox is as before")
+@check(promise="2", title="exec, start and run_code may be cancelled at every step, and leave no files")
 async def running_is_cancel_safe(box: AsyncSandbox) -> None:
-
-    async def kill(process: object) -> None:
-        await process.kill()  # type: ignore[attr-defined]
-
-    await drive(lambda: box.exec("echo x; sleep 1000"), _nothing, 12)
-    await drive(lambda: box.start("echo x; sleep 1000"), kill, 12)
-    await drive(lambda: box.run_code("sleep 1000", "sh"), _nothing, 14)
-    await drive(lambda: box.exec("echo x; sleep 1000 #" + "x" * 100_000), _nothing, 12)
-    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+    await drive(lambda: box.exec("echo x; sleep 1000"), 12)
+    await drive(lambda: box.start("echo x; sleep 1000"), 12, after=AsyncProcess.kill)
+    await drive(lambda: box.run_code("sleep 1000", "sh"), 14)
+    await drive(lambda: box.exec("echo x; sleep 1000 #" + "x" * 100_000), 12)
+    await still_works(box)
     for folder in (".", "/tmp"):
         equal([file.path for file in await box.files.list(folder)], [], f"files left in {folder}")
 
 
-@check(promise="8", title="File operations may be cancelled at every step: whole or not at all, and nothing unfinished")
+@check(promise="8", title="File operations may be cancelled at every step, and leave no partial file")
 async def files_are_cancel_safe(context: Context, box: AsyncSandbox) -> None:
     files = box.files
-    await files.write("file", "one")  # with an e, as the other has: perhaps none of the others is written
-    await drive(lambda: files.write("file", "new"), _nothing, 8)
-    await drive(lambda: files.write("file", pieces(b"ne", b"w")), _nothing, 14)
-    await drive(lambda: files.read("file"), _nothing, 8)
-    await drive(lambda: files.edit("file", "e", "e"), _nothing, 8)
-    await drive(lambda: files.glob("**"), _nothing, 8)
-    await drive(lambda: files.unpack("tree", files.pack(".")), _nothing, 12)
-    await drive(lambda: _collect(files.pack(".")), _nothing, 10)
-    await drive(lambda: files.upload(context.scratch, "up"), _nothing, 12)
-    await drive(lambda: files.download("file", context.scratch / "down"), _nothing, 12)
+    await files.write("file", "one")  # has an e, like "new": the edit works whether or not a write was cancelled
+    await drive(lambda: files.write("file", "new"), 8)
+    await drive(lambda: files.write("file", pieces(b"ne", b"w")), 14)
+    await drive(lambda: files.read("file"), 8)
+    await drive(lambda: files.edit("file", "e", "e"), 8)
+    await drive(lambda: files.glob("**"), 8)
+    await drive(lambda: files.unpack("tree", files.pack(".")), 12)
+    await drive(lambda: _collect(files.pack(".")), 10)
+    await drive(lambda: files.upload(context.scratch, "up"), 12)
+    await drive(lambda: files.download("file", context.scratch / "down"), 12)
     true(await files.read("file") in (b"one", b"new"), "a half-written file")
     names = {file.name for file in await files.list()}
     true(names <= {"file", "tree", "up"}, f"unfinished files: {sorted(names)}")
     left = {path.name for path in context.scratch.iterdir()}
     true(left <= {"down"}, f"unfinished files on the host: {sorted(left)}")
-    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+    await still_works(box)
 
 
-@check(promise="10", title="aclose is cancel-safe: what was cancelled is closed all the same")
+@check(promise="10", title="aclose is cancel-safe: the sandbox is closed all the same")
 async def closing_is_cancel_safe(context: Context, before: int) -> None:
     for step in range(6):
         box = await context.open()
@@ -301,7 +288,7 @@ async def closing_is_cancel_safe(context: Context, before: int) -> None:
     await context.wait_for_count(before)
 
 
-@check(promise="10", title="aclose that is cancelled with its whole event loop is closed all the same")
+@check(promise="10", title="If aclose is cancelled with its whole event loop, the sandbox is closed all the same")
 async def closing_survives_its_loop(context: Context, before: int) -> None:
     for step in range(5):
         await asyncio.to_thread(asyncio.run, _close_and_leave(context, step))
@@ -309,7 +296,7 @@ async def closing_survives_its_loop(context: Context, before: int) -> None:
 
 
 async def _close_and_leave(context: Context, steps: int) -> None:
-    """Begin to close, and leave the loop, which cancels all that is in it."""
+    """Start to close a sandbox, and leave the event loop, which cancels its tasks."""
     box = await context.open()
     asyncio.ensure_future(box.aclose()).add_done_callback(lambda task: task.cancelled() or task.exception())
     for _ in range(steps):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from corral.base.files import AsyncFiles
-from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileError, SandboxFileNotFoundError
-from corral.testing.check import check, equal, raises, true
+from corral.testing.check import check, equal, raises, true, write_tree
 
 TREE = {
     "a.py": "import os\nprint('A')\n",
@@ -19,17 +18,9 @@ TREE = {
 }
 
 
-async def plant(files: AsyncFiles) -> None:
-    """The tree that the checks search."""
-    for path, content in TREE.items():
-        await files.write(path, content)
-    await files.symlink("loop", ".")
-
-
-@check(promise="files.glob", title="* stays in a folder, ** crosses them, and classes and ? work")
-async def glob_matches(box: AsyncSandbox) -> None:
-    files, home = box.files, box.spec.workdir
-    await plant(files)
+@check(promise="files.glob", title="* matches within a folder, ** across folders, and classes and ? work")
+async def glob_matches(files: AsyncFiles, home: str) -> None:
+    await write_tree(files, TREE, links={"loop": "."})
     wanted = {
         "*.py": ["a.py", "x[1].py"],
         "**/*.py": [".hidden/f.py", "a.py", "sub/c.py", "sub/deep/d.py", "x[1].py"],
@@ -57,9 +48,8 @@ async def glob_matches(box: AsyncSandbox) -> None:
 
 @check(promise="files.glob", title="A root, hidden names and a limit are honoured; absolute patterns work",
        raises=("files.glob:SandboxFileNotFoundError",))  # fmt: skip
-async def glob_has_its_options(box: AsyncSandbox) -> None:
-    files, home = box.files, box.spec.workdir
-    await plant(files)
+async def glob_has_its_options(files: AsyncFiles, home: str) -> None:
+    await write_tree(files, TREE, links={"loop": "."})
     equal((await files.glob("*.py", path="sub")).paths, [f"{home}/sub/c.py"])
     true(f"{home}/.hidden/f.py" not in (await files.glob("**/*.py", hidden=False)).paths, "hidden=False")
     equal((await files.glob(f"{home}/sub/deep/*")).paths, [f"{home}/sub/deep/d.py", f"{home}/sub/deep/e.md"])
@@ -68,10 +58,10 @@ async def glob_has_its_options(box: AsyncSandbox) -> None:
     await raises(SandboxFileNotFoundError, files.glob("*", path="missing"))
     await files.mkdir("shut/inner")
     await files.chmod("shut", 0)
-    true(any("shut" in line for line in (await files.glob("**")).unreadable), "an unreadable folder is said")
+    true(any("shut" in line for line in (await files.glob("**")).unreadable), "an unreadable folder is reported")
 
 
-@check(promise="files.glob", title="A pattern of many stars takes no time beyond its length")
+@check(promise="files.glob", title="A pattern of many stars does not take exponential time")
 async def glob_of_many_stars_ends(files: AsyncFiles) -> None:
     await files.write("/".join("a" * 60) + "/file", b"x")
     pattern = "**/a/" * 16 + "b"  # trying again at each star would take years
@@ -82,9 +72,8 @@ async def glob_of_many_stars_ends(files: AsyncFiles) -> None:
 
 @check(promise="files.grep", title="Lines are found with path and number, in text files, links not followed",
        raises=("files.grep:SandboxFileNotFoundError",))  # fmt: skip
-async def grep_finds_lines(box: AsyncSandbox) -> None:
-    files, home = box.files, box.spec.workdir
-    await plant(files)
+async def grep_finds_lines(files: AsyncFiles, home: str) -> None:
+    await write_tree(files, TREE, links={"loop": "."})
     found = [
         (match.path.removeprefix(f"{home}/"), match.line, match.text) for match in (await files.grep("hello")).matches
     ]
@@ -105,7 +94,7 @@ async def grep_finds_lines(box: AsyncSandbox) -> None:
     await raises(SandboxFileNotFoundError, files.grep("x", path="missing"))
 
 
-@check(promise="files.grep", title="Odd patterns: leading dashes, fixed metacharacters, bytes; nonsense is refused",
+@check(promise="files.grep", title="Patterns with dashes, metacharacters or bytes work; invalid ones are refused",
        raises=("files.grep:SandboxFileError",))  # fmt: skip
 async def grep_takes_odd_patterns(files: AsyncFiles) -> None:
     await files.write("odd.txt", b"--flag (x) [y] $z\n\xe9 latin\nlast without newline")
@@ -121,11 +110,10 @@ async def grep_takes_odd_patterns(files: AsyncFiles) -> None:
         true("regular expression" in str(error), f"{pattern!r}: {error}")
 
 
-@check(promise="files.replace", title="Replacing over a tree changes text files, each whole, and tells where",
+@check(promise="files.replace", title="Replacing in a tree changes text files atomically, and reports where",
        raises=("files.replace:SandboxFileError", "files.replace:SandboxFileNotFoundError"))  # fmt: skip
-async def replace_changes_a_tree(box: AsyncSandbox) -> None:
-    files, home = box.files, box.spec.workdir
-    await plant(files)
+async def replace_changes_a_tree(files: AsyncFiles, home: str) -> None:
+    await write_tree(files, TREE, links={"loop": "."})
     await files.chmod("sub/deep/d.py", 0o600)
     result = await files.replace("hello", "bye.\\1")
     counts = {path.removeprefix(f"{home}/"): count for path, count in result.replacements.items()}

@@ -12,9 +12,8 @@ from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SessionEndedError
 from corral.sessions.record import Entry
 from corral.sessions.session import SessionCommand, SessionLogs, ShellSession
-from corral.testing.check import Context, check, equal, raises, true
+from corral.testing.check import REAL, Context, check, equal, raises, true
 
-SHELL = frozenset({"shell", "processes"})
 TERMINAL = frozenset({"pty", "shell"})
 
 
@@ -53,9 +52,7 @@ async def recorded_program_has_a_name(box: AsyncSandbox) -> None:
     equal(list(await box.list_recorded()), [])
 
 
-@check(
-    promise="CanRecord", title="A record is read from its beginning by any number, and followed to the end", needs=SHELL
-)
+@check(promise="CanRecord", title="Any number of readers read a record from its start to the end", needs=REAL)
 async def record_is_followed(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("while read -r l; do echo out $l; echo err $l >&2; done", name="r")
     early = asyncio.ensure_future(_join(recorded.entries()))
@@ -75,7 +72,7 @@ async def record_is_followed(box: AsyncSandbox) -> None:
     await raises(ExecError, recorded.write("3\n"))
 
 
-@check(promise="4", title="A record is bounded, and shows by a gap that something was dropped", needs=SHELL)
+@check(promise="4", title="A record is bounded, and a gap shows that something was dropped", needs=REAL)
 async def record_is_bounded(box: AsyncSandbox) -> None:
     text = "head -c 3000000 /dev/zero; echo; echo last"
     recorded = await box.start_recorded(text, name="r", limit_bytes=500_000, note=b"kept")
@@ -90,7 +87,7 @@ async def record_is_bounded(box: AsyncSandbox) -> None:
     true(sum(gap > 0 for gap in gaps) == 1, "one gap, after the note")
 
 
-@check(promise="CanRecord", title="A recorded program is signalled and killed with all that it started", needs=SHELL)
+@check(promise="CanRecord", title="A recorded program is signalled, and killed with its whole tree", needs=REAL)
 async def recorded_program_is_ended(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("trap 'exit 9' TERM; echo ready; while :; do sleep 0.1; done", name="a")
     async for entry in recorded.entries():
@@ -105,7 +102,7 @@ async def recorded_program_is_ended(box: AsyncSandbox) -> None:
     equal((await other.wait()).reason, "cancelled")
 
 
-@check(promise="CanSession", title="A session's shell keeps its folder, variables, functions and $!", needs=SHELL)
+@check(promise="CanSession", title="A session's shell keeps its folder, variables, functions and $!", needs=REAL)
 async def session_keeps_state(box: AsyncSandbox) -> None:
     session = await box.open_session("work")
     await raises(NameTakenError, box.open_session("work"))
@@ -122,7 +119,7 @@ async def session_keeps_state(box: AsyncSandbox) -> None:
     await raises(NotRecordedError, box.find_session("work"))
 
 
-@check(promise="CanSession", title="Whatever a command does to the shell, the next one runs", needs=SHELL)
+@check(promise="CanSession", title="No command can keep the next one from running", needs=REAL)
 async def session_survives_commands(context: Context) -> None:
     session = await (await context.open()).open_session("work")
     for text in ("if then", "echo 'open", "exec >/dev/null 2>&1", "exec 1>&- 2>&-", "printf() { :; }; read() { :; }",
@@ -138,7 +135,7 @@ async def session_survives_commands(context: Context) -> None:
     equal(await _output(session, text), "done\n")
 
 
-@check(promise="CanSession", title="A session ends with its shell, and says so", needs=SHELL)
+@check(promise="CanSession", title="A session ends with its shell, and reports that", needs=REAL)
 async def session_ends(box: AsyncSandbox) -> None:
     for number, (text, code) in enumerate((("exit 3", 3), ("kill -9 $$", 137), ("exec sh -c 'exit 4'", 4),
                                            ("set -e; false; echo never", 1))):  # fmt: skip
@@ -151,7 +148,7 @@ async def session_ends(box: AsyncSandbox) -> None:
         await session.delete()
 
 
-@check(promise="CanSession", title="Commands are queued, fed, followed and read again", needs=SHELL)
+@check(promise="CanSession", title="Commands are queued, fed, followed and read again", needs=REAL)
 async def session_commands_are_followed(box: AsyncSandbox) -> None:
     session = await box.open_session("work")
     first = await session.run("read -r a; echo got $a; echo err >&2", wait=False, input_echo=True)
@@ -173,13 +170,13 @@ async def _collect(session: ShellSession, command_id: str) -> list[bytes]:
     return [chunk.data async for chunk in session.follow(command_id)]
 
 
-@check(promise="CanSession", title="A command is interrupted, and the shell and older children live on", needs=SHELL)
+@check(promise="CanSession", title="A command is interrupted, and the shell and older children survive", needs=REAL)
 async def session_command_is_interrupted(context: Context) -> None:
     session = await (await context.open()).open_session("work")
     await session.run("x=1; sleep 1000 &")
     for text in ("sleep 1000", "while :; do :; done", "f() { while :; do sleep 0.01; done; }; while :; do f; done",
                  "trap '' INT; sleep 1000"):  # fmt: skip
-        command = await session.run(f"echo begun; {text}", wait=False)
+        command = await session.run(f"echo started; {text}", wait=False)
         waiting = await session.run("echo never", wait=False)
         async for _ in session.follow(command.id):
             break
@@ -190,13 +187,13 @@ async def session_command_is_interrupted(context: Context) -> None:
         equal(await _output(session, "trap - INT; echo $x; kill -0 $! && echo alive"), "1\nalive\n", text)
 
 
-@check(promise="4", title="A flood of output in a session is bounded, and what was cut is said", needs=SHELL)
+@check(promise="4", title="Much output in a session is bounded, with a note of what was cut", needs=REAL)
 async def session_flood_is_bounded(box: AsyncSandbox) -> None:
     session = await box.open_session("work", limit_bytes=500_000)
     for listens in (True, False):
         text = "rm -f done; head -c 5000000 /dev/zero; echo; echo last; : >done"
         command = await session.run(text, wait=listens, open_input=False)
-        if not listens:  # all of it has come, and most of it is dropped, before anybody looks at its beginning
+        if not listens:  # all output has arrived, and most of it is dropped, before its start is read
             await box.exec("until [ -e done ]; do sleep 0.05; done", check=True)
             command = await session.wait(command.id)
         logs = await session.logs(command.id)
@@ -204,19 +201,19 @@ async def session_flood_is_bounded(box: AsyncSandbox) -> None:
         true(logs.truncated and logs.lost_bytes > 3_000_000 and len(logs.output) < 1_500_000, f"{logs.lost_bytes} lost")
         true(
             b"bytes of output left out]" in logs.output and logs.output.endswith(b"\nlast\n"),
-            "it is said, the end is there",
+            "the note and the end are there",
         )
         equal(await _output(session, "echo next"), "next\n")
 
 
-@check(promise="3", title="A child in the background does not delay a session's command", needs=SHELL)
+@check(promise="3", title="A child in the background does not delay a session's command", needs=REAL)
 async def session_child_does_not_delay(context: Context) -> None:
     session = await (await context.open()).open_session("work")
     command, logs = await _run(session, "(sleep 1000; echo late) & echo done")
     equal((command.exit_code, logs.output), (0, b"done\n"))
 
 
-@check(promise="CanTerminal", title="A terminal is watched by several, resized, found again, and says how it ended",
+@check(promise="CanTerminal", title="A terminal has several readers, is resized and found again, and reports its end",
        needs=TERMINAL)  # fmt: skip
 async def terminal_is_shared(box: AsyncSandbox) -> None:
     terminal = await box.open_pty("t", "stty size; read -r a; stty size; exit 6", rows=30, columns=90)
@@ -254,7 +251,7 @@ async def terminal_has_a_shell(box: AsyncSandbox) -> None:
 
 
 async def read_until(process: AsyncProcess, text: str) -> str:
-    """What the terminal shows, up to a text."""
+    """Read what the terminal shows, up to a text."""
     seen = ""
     async for chunk in process.output():
         equal(chunk.stream, "stdout", "a terminal is one stream")
@@ -264,7 +261,7 @@ async def read_until(process: AsyncProcess, text: str) -> str:
     raise AssertionError(f"{text!r} never came: {seen!r}")
 
 
-@check(promise="start", title="pty=True gives a real terminal of the asked size", needs=TERMINAL)
+@check(promise="start", title="pty=True gives a real terminal of the requested size", needs=TERMINAL)
 async def terminal_is_real(box: AsyncSandbox) -> None:
     text = "test -t 0 && test -t 1 && test -t 2 && echo terminal; stty size; echo err >&2"
     process = await box.start(text, pty=True, rows=33, columns=101)
@@ -273,7 +270,7 @@ async def terminal_is_real(box: AsyncSandbox) -> None:
     equal(result.exit_code, 0)
 
 
-@check(promise="start", title="A terminal is resized, and the program is told", needs=TERMINAL)
+@check(promise="start", title="A terminal is resized, and the program gets the signal", needs=TERMINAL)
 async def terminal_is_resized(box: AsyncSandbox) -> None:
     text = "trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.1; done"
     process = await box.start(text, pty=True)
@@ -285,7 +282,7 @@ async def terminal_is_resized(box: AsyncSandbox) -> None:
     await raises(ExecError, process.resize(rows=50, columns=120))
 
 
-@check(promise="start", title="Keys work: Ctrl-C interrupts, close_stdin is the end of file", needs=TERMINAL)
+@check(promise="start", title="Ctrl-C interrupts, and close_stdin is the end of file", needs=TERMINAL)
 async def terminal_keys_work(box: AsyncSandbox) -> None:
     process = await box.start("trap 'echo interrupted; exit 9' INT; echo ready; while :; do sleep 0.1; done", pty=True)
     await read_until(process, "ready")
@@ -300,7 +297,7 @@ async def terminal_keys_work(box: AsyncSandbox) -> None:
     equal((await reader.wait()).exit_code, 0)
 
 
-@check(promise="3", title="A terminal's last words are not lost, however fast the end comes", needs=TERMINAL)
+@check(promise="3", title="A terminal's last output is not lost, even if the program ends at once", needs=TERMINAL)
 async def terminal_last_words_are_not_lost(box: AsyncSandbox) -> None:
     for number in range(15):
         result = await (await box.start(f"echo line {number}; printf END", pty=True)).wait()
@@ -316,7 +313,7 @@ async def terminal_held_by_a_child_does_not_delay(box: AsyncSandbox) -> None:
     equal((result.stdout, result.exit_code), ("done\r\n", 0))
 
 
-@check(promise="start", title="A terminal of an impossible size is refused", raises=("start:InvalidCommandError",))
+@check(promise="start", title="A terminal of an invalid size is refused", raises=("start:InvalidCommandError",))
 async def impossible_size_is_refused(box: AsyncSandbox) -> None:
     for rows, columns in ((0, 80), (24, 0), (-1, 80), (24, 70_000), (True, 80)):
         await raises(InvalidCommandError, box.start("true", pty=True, rows=rows, columns=columns))

@@ -1,4 +1,4 @@
-"""The tree: changing and watching it, special files and names, and links that must not lead past rules."""
+"""The tree: changing and watching it, special files and names, and links that must not lead around rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corral.errors import (
 )
 from corral.paths import FollowedPath
 from corral.results import WatchEvent
-from corral.testing.check import Context, check, equal, pieces, raises, true, until
+from corral.testing.check import REAL, Context, check, equal, pieces, raises, still_works, true, until, write_tree
 from corral.tools.files import FileTools
 from corral.tools.permission import OperationRules, Permissions, Rule, real_path
 
@@ -25,10 +25,7 @@ from corral.tools.permission import OperationRules, Permissions, Rule, real_path
 @check(promise="files.move", title="move renames files, folders and links; overwrite=False refuses",
        raises=("files.move:SandboxFileNotFoundError", "files.move:SandboxFileExistsError"))  # fmt: skip
 async def move_renames(files: AsyncFiles) -> None:
-    await files.write("a", "a")
-    await files.write("b", "b")
-    await files.symlink("link", "nowhere")
-    await files.write("folder/inner/x", "x")
+    await write_tree(files, {"a": "a", "b": "b", "folder/inner/x": "x"}, links={"link": "nowhere"})
     await raises(SandboxFileExistsError, files.move("a", "b", overwrite=False))
     equal(await files.read("b"), b"b")
     await files.move("a", "b")
@@ -50,11 +47,8 @@ async def move_renames(files: AsyncFiles) -> None:
 @check(promise="files.remove", title="remove takes files, links and empty folders; recursive takes all; missing_ok",
        raises=("files.remove:SandboxFileNotFoundError", "files.remove:SandboxFileExistsError"))  # fmt: skip
 async def remove_removes(files: AsyncFiles) -> None:
-    await files.write("keep/x", "x")
-    await files.write("full/a/b/c", "x")
-    await files.symlink("full/link", "../keep")
-    await files.symlink("link", "keep")
-    await files.mkdir("empty")
+    links = {"full/link": "../keep", "link": "keep"}
+    await write_tree(files, {"keep/x": "x", "full/a/b/c": "x"}, links=links, folders=["empty"])
     await raises(SandboxFileExistsError, files.remove("full"))
     await files.remove("full", recursive=True)
     await files.remove("empty")
@@ -68,11 +62,7 @@ async def remove_removes(files: AsyncFiles) -> None:
     await raises(SandboxFileError, files.remove("/", recursive=True))
 
 
-@check(
-    promise="files.remove",
-    title="A tree deeper than a path can say is removed",
-    needs=frozenset({"shell", "processes"}),
-)
+@check(promise="files.remove", title="A tree deeper than the longest path is removed", needs=REAL)
 async def deep_tree_is_removed(box: AsyncSandbox) -> None:
     name = "d" * 200
     await box.exec(
@@ -82,7 +72,7 @@ async def deep_tree_is_removed(box: AsyncSandbox) -> None:
     true(not await box.files.exists("deep"), "the tree is still there")
 
 
-@check(promise="files.mkdir", title="mkdir makes folders; one that is there is fine with parents only",
+@check(promise="files.mkdir", title="mkdir creates folders; an existing one is accepted with parents only",
        raises=("files.mkdir:SandboxFileExistsError", "files.mkdir:SandboxFileNotFoundError"))  # fmt: skip
 async def mkdir_makes_folders(files: AsyncFiles) -> None:
     await files.mkdir("a/b/c", mode=0o700)
@@ -97,7 +87,7 @@ async def mkdir_makes_folders(files: AsyncFiles) -> None:
     await raises(SandboxFileExistsError, files.mkdir("file", parents=False))
 
 
-@check(promise="files.symlink", title="symlink makes a link of any text, and never replaces",
+@check(promise="files.symlink", title="symlink creates a link to any text, and never replaces a file",
        raises=("files.symlink:SandboxFileExistsError",))  # fmt: skip
 async def symlink_makes_links(files: AsyncFiles) -> None:
     for name, target in (("a", "missing"), ("b", "/etc"), ("c", "../../x"), ("d", "with space\nand newline")):
@@ -109,15 +99,14 @@ async def symlink_makes_links(files: AsyncFiles) -> None:
 @check(promise="files.chmod", title="chmod sets permission bits, through links",
        raises=("files.chmod:SandboxFileNotFoundError",))  # fmt: skip
 async def chmod_sets_bits(files: AsyncFiles) -> None:
-    await files.write("file", "x")
-    await files.symlink("link", "file")
+    await write_tree(files, {"file": "x"}, links={"link": "file"})
     for mode in (0o000, 0o400, 0o755, 0o644):
         await files.chmod("link", mode)
         equal((await files.stat("file")).mode, mode)
     await raises(SandboxFileNotFoundError, files.chmod("missing", 0o600))
 
 
-@check(promise="files.watch", title="watch tells of changes below a folder, also in new ones, until it is closed",
+@check(promise="files.watch", title="watch reports changes below a folder, also in new folders, until it is closed",
        needs=frozenset({"watch"}))  # fmt: skip
 async def watch_tells_of_changes(box: AsyncSandbox) -> None:
     await box.files.mkdir("watched/inner")
@@ -131,7 +120,7 @@ async def watch_tells_of_changes(box: AsyncSandbox) -> None:
         seen.clear()
         task = asyncio.ensure_future(collect(recursive=recursive))
         number = 0
-        # Nobody says when the watching begins: change until it is seen.
+        # There is no sign that the watch has started: write until a change is seen.
         wanted = ("/watched/direct.txt", "/watched/inner/deep.txt") if recursive else ("/watched/direct.txt",)
         while not all(any(event.path.endswith(name) for event in seen) for name in wanted):
             number += 1
@@ -146,10 +135,10 @@ async def watch_tells_of_changes(box: AsyncSandbox) -> None:
             await asyncio.sleep(0.05)
         await box.files.remove("watched/direct.txt")
         gone = lambda: any(event.kind == "removed" and event.path.endswith("direct.txt") for event in seen)  # noqa: E731
-        await until(gone, True, "a removal was not told")
+        await until(gone, True, "a removal was not reported")
         task.cancel()
         await raises(asyncio.CancelledError, task)
-    equal((await box.exec(["echo", "fine"])).stdout, "fine\n")
+    await still_works(box)
 
 
 @check(promise="files.watch", title="watch needs a folder", needs=frozenset({"watch"}),
@@ -160,9 +149,8 @@ async def watch_needs_a_folder(files: AsyncFiles) -> None:
     await raises(SandboxNotFolderError, anext(files.watch("file")))
 
 
-# Files that are no plain files, and names that are no plain names.
+# Special files, and unusual names.
 
-REAL = frozenset({"shell", "processes"})
 ODD_NAMES = (
     " ", "a b", "-dash", "--", "new\nline", "tab\t", "co:lon", "quo'te\"", "back\\slash", "$(id)", "*", "?", "[x]",
     "ünï", "\u2028",
@@ -170,7 +158,7 @@ ODD_NAMES = (
 )  # fmt: skip
 
 
-@check(promise="files.read", title="A FIFO or a device is refused, and nobody waits for it",
+@check(promise="files.read", title="A FIFO or a device is refused without blocking",
        raises=("files.read:SandboxFileKindError", "files.write:SandboxFileKindError"))  # fmt: skip
 async def special_file_is_refused(context: Context, box: AsyncSandbox) -> None:
     await box.exec(["mkfifo", "fifo"], check=True)
@@ -195,7 +183,7 @@ async def endless_file_is_refused(box: AsyncSandbox) -> None:
         await raises(SandboxFileKindError, box.files.read(path))
 
 
-@check(promise="4", title="A sparse terabyte is refused at once; a stream of it may be left", needs=REAL)
+@check(promise="4", title="A sparse terabyte is refused at once; a stream of it may be closed early", needs=REAL)
 async def sparse_terabyte_is_refused(context: Context, box: AsyncSandbox) -> None:
     made = await box.exec("truncate -s 1T sparse || truncate -s 1G sparse")
     if made.exit_code != 0:
@@ -203,13 +191,13 @@ async def sparse_terabyte_is_refused(context: Context, box: AsyncSandbox) -> Non
     await raises(SandboxFileTooLargeError, box.files.read("sparse", max_bytes=1 << 20))
     stream = box.files.read_stream("sparse")
     true(set(await anext(stream)) == {0}, "holes are zeros")
-    await stream.aclose()  # type: ignore[attr-defined]  # every one of ours is an async generator
+    await stream.aclose()
     await raises(SandboxFileTooLargeError, box.files.download("sparse", context.scratch / "copy", max_bytes=1 << 20))
     equal(list(context.scratch.iterdir()), [], "a refused download left a file")
     equal((await box.files.grep("x")).matches, ())
 
 
-@check(promise="4", title="A file that grows while it is read ends at the size it had", needs=REAL)
+@check(promise="4", title="Reading a file that grows ends at the size it had", needs=REAL)
 async def growing_file_ends(box: AsyncSandbox) -> None:
     writer = await box.start("while :; do head -c 100000 /dev/zero >> grows; done")
     await until(lambda: _is_larger(box, "grows", 1_000_000), True, "it does not grow")
@@ -255,16 +243,16 @@ async def _is_larger(box: AsyncSandbox, path: str, size: int) -> bool:
     return await box.files.exists(path) and (await box.files.stat(path)).size > size
 
 
-# Links that are put in a path after rules were asked about it: they must not lead past the rules.
+# Links that are put in a path after the rules were checked for it: they must not lead around the rules.
 
 _SECRET = "secret\n"
 _LARGE_BYTES = 5 * 1024 * 1024
-"""More than a backend moves in one piece, so that a stream takes every way it may take."""
+"""More than a backend transfers in one piece, so that all code paths of a stream are used."""
 
 
 @check(
     promise="files",
-    title="A link that takes a file's place after the rules were asked is refused",
+    title="A link that replaces a file after the rules were checked is refused",
     raises=tuple(f"files.{method}:SandboxLinkError" for method in ("read", "write", "edit", "stat", "grep")),
 )
 async def link_in_place_of_a_file_is_refused(context: Context) -> None:
@@ -275,7 +263,7 @@ async def link_in_place_of_a_file_is_refused(context: Context) -> None:
     await _is_untouched(box)
 
 
-@check(promise="files", title="A link that takes a folder's place after the rules were asked is refused",
+@check(promise="files", title="A link that replaces a folder after the rules were checked is refused",
        raises=("files.list:SandboxLinkError", "files.glob:SandboxLinkError"))  # fmt: skip
 async def link_in_place_of_a_folder_is_refused(context: Context) -> None:
     box = await _prepare(context)
@@ -293,7 +281,7 @@ async def link_in_place_of_a_folder_is_refused(context: Context) -> None:
     await _is_untouched(box)
 
 
-@check(promise="files", title="An approval that comes with a link in the path's place is an approval of nothing")
+@check(promise="files", title="If a link replaces the path during the approval, the operation is refused")
 async def link_that_comes_with_the_approval_is_refused(context: Context) -> None:
     box = await _prepare(context)
     rules = Permissions(default="ask", read=OperationRules("ask", (Rule("**/private/**", "deny"),)))
@@ -318,7 +306,7 @@ async def link_that_comes_with_the_approval_is_refused(context: Context) -> None
         await _is_untouched(box)
 
 
-@check(promise="files", title="A path whose links were followed works as any other")
+@check(promise="files", title="A path whose links were followed works like any other")
 async def followed_path_works(box: AsyncSandbox) -> None:
     path = await _follow(box, "new/folder/a file\n")
     await box.files.write(path, "one\n")
@@ -349,9 +337,8 @@ async def followed_path_works(box: AsyncSandbox) -> None:
 
 async def _prepare(context: Context) -> AsyncSandbox:
     box = await context.open()
-    await box.files.write("private/key", _SECRET)
-    for place in ("file", "folder/key", "deep/folder/key"):
-        await box.files.write(place, "harmless\n")
+    harmless = dict.fromkeys(("file", "folder/key", "deep/folder/key"), "harmless\n")
+    await write_tree(box.files, {"private/key": _SECRET, **harmless})
     return box
 
 

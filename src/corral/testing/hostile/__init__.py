@@ -1,6 +1,6 @@
 """The hostile suite: programs that attack the sandbox they run in.
 
-`corral doctor --prove` runs it against sandboxes of its own, the project's tests as root and as an ordinary user.
+`corral doctor --prove` runs it against new sandboxes; the project's tests run it as root and as an ordinary user.
 
     with plant() as canaries:
         report = await prove(lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries)
@@ -33,9 +33,9 @@ __all__ = [
 
 _AREAS = (files, traps, kernel, proc, memory, resources, counters, network, lifetime, terminal, lateral)
 ALL: tuple[Probe, ...] = tuple(value for area in _AREAS for value in vars(area).values() if isinstance(value, Probe))
-"""Every probe that one of these modules defines."""
+"""All probes of these modules."""
 
 
 def soft_limits(capabilities: Capabilities) -> frozenset[str]:
-    """The limits that a backend calls soft, and what it calls shared, as `prove` wants to know them."""
+    """Give the limits that a backend reports as soft or shared, for `prove`."""
     return capabilities.shares | {name for name in ("memory", "disk") if getattr(capabilities, name) != "hard"}

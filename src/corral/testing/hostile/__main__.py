@@ -1,6 +1,6 @@
-"""`python -P -m corral.testing.hostile [NAME…]`: attack sandboxes of one's own; one JSON line for each probe.
+"""`python -P -m corral.testing.hostile [NAME…]`: attack new sandboxes; prints one JSON line for each probe.
 
-With `-` the names come from standard input, one a line, and each is answered before the next is read.
+With `-` the names come from standard input, one per line, and each is answered before the next is read.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _BY_NAME = {probe.name: probe for probe in ALL}
 
 
 def main() -> int:
-    """Give 0 when everything held, 1 otherwise, 2 for a name that no probe has."""
-    wished = sys.argv[1:]
-    if wished != ["-"] and (unknown := sorted(set(wished) - _BY_NAME.keys())):
+    """Give 0 if every probe held, 1 otherwise, 2 if a name is unknown."""
+    names = sys.argv[1:]
+    if names != ["-"] and (unknown := sorted(set(names) - _BY_NAME.keys())):
         sys.stderr.write(f"no such probe: {', '.join(unknown)}\n")
         return 2
-    probes = _read_probes() if wished == ["-"] else [probe for probe in ALL if not wished or probe.name in wished]
+    probes = _read_probes() if names == ["-"] else [probe for probe in ALL if not names or probe.name in names]
     with plant(data_folder=os.environ.get("CORRAL_DATA_DIR")) as canaries:
         return 0 if asyncio.run(_attack(probes, canaries)) else 1
 
 
 def _read_probes() -> Iterator[Probe]:
-    """One for each line, for as long as there are lines. The probes' own programs must not read them."""
+    """Give the probe that each line names. The probes' own programs must not read those lines."""
     names = os.fdopen(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     with names:
@@ -46,7 +46,7 @@ async def _attack(probes: Iterable[Probe], canaries: Canaries) -> bool:
 
     async with make() as sandbox, besiege(sandbox, canaries=canaries, make=make, soft=soft) as siege:
         remaining = iter(probes)
-        # Reading the next name may wait for it, and keepers of sandboxes must go on meanwhile.
+        # In a thread: reading the next name may block, and the sandboxes need the event loop meanwhile.
         while (probe := await asyncio.to_thread(next, remaining, None)) is not None:
             outcome = await siege.try_probe(probe)
             sys.stdout.write(json.dumps(outcome.to_json()) + "\n")

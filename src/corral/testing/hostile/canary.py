@@ -1,4 +1,4 @@
-"""Canaries: things planted on the host that no sandbox may see, touch or reach, and the host's count of who did."""
+"""Canaries: files, ports and processes of the host that no sandbox may see or reach, and a check of whether one did."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PREFIX = "corral-canary-"
 
 @dataclass(slots=True)
 class Canaries:
-    """What was planted. Targets are told to a probe, secrets never are: if one comes out of a sandbox, it leaked."""
+    """The planted canaries. Probes get the targets, never the secrets: a secret that a sandbox prints has leaked."""
 
     files: dict[Path, str]
     env_secret: str
@@ -37,7 +37,7 @@ class Canaries:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be in any output."""
+        """The texts that must never be in any output."""
         return (*self.files.values(), self.env_secret)
 
     @property
@@ -46,7 +46,7 @@ class Canaries:
         return tuple(str(path) for path in self.files)
 
     def targets(self) -> dict[str, Any]:
-        """What a probe is told, so that it can try."""
+        """The addresses, paths and numbers that a probe attacks."""
         return {
             "canary_paths": list(self.paths),
             "canary_pid": self.process.pid,
@@ -58,7 +58,7 @@ class Canaries:
         }
 
     def find_touched(self) -> list[str]:
-        """What has been touched since the last look, as the host sees it."""
+        """Describe what was touched since the last call, as the host sees it."""
         found = [f"{count} connections to the host's {name}" for name, count in self._count_connections() if count]
         for path, content in self.files.items():
             try:
@@ -90,14 +90,14 @@ class Canaries:
 
 @contextlib.contextmanager
 def plant(*, data_folder: Path | str | None = None) -> Iterator[Canaries]:
-    """Plant them. Do it before the first sandbox is made: what is in the environment by then could be inherited."""
+    """Plant canaries. Do so before the first sandbox is created, which might inherit the environment."""
     with contextlib.ExitStack() as stack:
         files: dict[Path, str] = {}
         for parent in dict.fromkeys((tempfile.gettempdir(), str(Path.home()))):
             try:
                 folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             except OSError:
-                continue  # a home that can't be written is no place for a canary
+                continue  # no canary in a home folder that can't be written
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             folder.chmod(0o755)
             path = folder / "canary"
@@ -128,7 +128,7 @@ def plant(*, data_folder: Path | str | None = None) -> Iterator[Canaries]:
 
 
 def check_host_works() -> str | None:
-    """Whether the host can still do what bombs try to use up; what it can't, otherwise."""
+    """Check the resources of the host that bombs use up: None if they are available, otherwise what is missing."""
     libc = ctypes.CDLL(None, use_errno=True)
     watcher = libc.inotify_init1(0o2000000)
     if watcher < 0:
@@ -144,7 +144,7 @@ def check_host_works() -> str | None:
 
 
 def find_processes(token: str) -> tuple[int, ...]:
-    """Live processes of this host that carry a token in their arguments, whatever namespaces they are in.
+    """Find the live processes of this host with a token in their arguments, in any namespace.
 
     The arguments of a process whose first thread has ended can only be read from another thread of it.
     """
@@ -162,7 +162,7 @@ def find_processes(token: str) -> tuple[int, ...]:
 
 
 def _describe_host(data_folder: Path | str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names that belong to this host alone, and folders of it that a sandbox must not have."""
+    """Give names that are unique to this host, and its folders that must not be in a sandbox."""
     package = Path(__file__).resolve().parents[3]
     folders = {str(package), os.path.realpath(tempfile.gettempdir())} if package.parts[1:2] != ("usr",) else set()
     if data_folder is not None:

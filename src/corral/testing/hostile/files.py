@@ -1,89 +1,63 @@
-"""Probes for the host's files: reading, writing and finding what is not the sandbox's."""
+"""Probes for the host's files: reading, writing and finding files that do not belong to the sandbox."""
 
 from __future__ import annotations
 
 from corral.testing.hostile.probe import Probe
 
-_OWN_ROOT = "a root of its own by pivot_root, the host's tree detached"
+_OWN_ROOT = "each sandbox has its own root by pivot_root, with the host's tree detached"
+_NO_HOST_PATH = "no path of the host is visible but the read-only base"
 _NO_CAPS = "no capability, and the seccomp list"
 
 READ_SHADOW = Probe(
-    "read-the-hosts-password-hashes", "files", "host_leak", "/etc made up fresh, never copied from the host",
-    """
+    "read-the-hosts-password-hashes", "files", "host_leak", "/etc is written new, never copied from the host", """
 for path in ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/proc/self/root/etc/shadow", "/proc/1/root/etc/shadow"):
-    try:
-        text = read(path).decode(errors="replace")
-    except OSError:
-        continue
-    if any(len(line.split(":")) > 1 and line.split(":")[1].startswith("$") for line in text.splitlines()):
+    if any(line.partition(b":")[2].startswith(b"$") for line in peek(path).splitlines()):
         breached(f"{path} holds a hash")
 held("no file with a hash in it")
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 READ_CANARY = Probe(
-    "read-a-file-of-the-host-by-any-path", "files", "host_leak", _OWN_ROOT,
-    """
+    "read-a-file-of-the-host-by-any-path", "files", "host_leak", _OWN_ROOT, """
 roots = ["", "/proc/self/root", "/proc/self/cwd/../../../../../..", "/.." * 12, "/proc/thread-self/root"]
 for pid in pids():
     roots += [f"/proc/{pid}/root", f"/proc/{pid}/cwd" + "/.." * 10]
-seen = 0
-for path in T["canary_paths"]:
-    for root in roots:
-        try:
-            print(read(root + path).decode(errors="replace"))
-            seen += 1
-        except OSError:
-            pass
-if seen:
-    breached(f"{seen} of the host's files could be read")
+found = [text for path in T["canary_paths"] for root in roots if (text := peek(root + path))]
+print(*found)
+if found:
+    breached(f"{len(found)} of the host's files could be read")
 held(f"{len(roots)} ways tried for {len(T['canary_paths'])} files")
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 WRITE_CANARY = Probe(
-    "open-a-file-of-the-host-for-writing", "files", "escape", _OWN_ROOT,
-    """
-attempts = {}
+    "open-a-file-of-the-host-for-writing", "files", "escape", _OWN_ROOT, """
+cases = []
 for path in T["canary_paths"]:
     for root in ("", "/proc/1/root", "/proc/self/root/../..", "/proc/1/cwd/../../../.."):
-        attempts[root + path] = lambda p=root + path: os.open(p, os.O_WRONLY)
-        attempts[root + path + ".new"] = lambda p=root + path + ".new": os.open(p, os.O_WRONLY | os.O_CREAT)
-try_all(attempts, NOT_THERE)
-""",
-)  # fmt: skip
+        cases += [(root + path, os.O_WRONLY), (root + path + ".new", os.O_WRONLY | os.O_CREAT)]
+try_each(os.open, cases, NOT_THERE)
+""")  # fmt: skip
 
 LIST_HOMES = Probe(
-    "list-the-homes-of-the-host", "files", "host_leak", "no host path but the read-only base",
-    """
+    "list-the-homes-of-the-host", "files", "host_leak", _NO_HOST_PATH, """
 strange = sorted(set(os.listdir("/home")) - {"daytona"})
+usual = (".bashrc", ".profile", ".cache", "corral")
 for home in ("/root", "/mnt", "/media", "/srv", "/opt"):
-    try:
-        strange += [f"{home}/{name}" for name in os.listdir(home) if name not in (".bashrc", ".profile", ".cache",
-            "corral")]
-    except OSError:
-        pass
+    can(lambda: strange.extend(f"{home}/{name}" for name in os.listdir(home) if name not in usual))
 for name in (".ssh", ".aws", ".config/gcloud", ".kube", ".docker", ".netrc", ".git-credentials", ".bash_history"):
     for home in ("/root", "/home/daytona", os.path.expanduser("~")):
         if os.path.lexists(f"{home}/{name}"):
             strange.append(f"{home}/{name}")
 breached(f"found {strange[:10]}") if strange else held("only the sandbox's own home")
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 FIND_DATA_FOLDER = Probe(
-    "reach-the-engines-own-folders", "files", "lateral", _OWN_ROOT,
-    """
-attempts = {}
-for path in (*T["host_folders"], "/d", "/l0", "/e", "/u", "/w", "/proc/1/cwd/d", "/tmp/d/0/u"):
-    attempts[path] = lambda p=path: os.listdir(p)
-try_all(attempts, NOT_THERE)
-""",
-)  # fmt: skip
+    "reach-the-engines-own-folders", "files", "lateral", _OWN_ROOT, """
+paths = (*T["host_folders"], "/d", "/l0", "/e", "/u", "/w", "/proc/1/cwd/d", "/tmp/d/0/u")
+try_each(os.listdir, paths, NOT_THERE)
+""")  # fmt: skip
 
 PROC_ROOT = Probe(
-    "walk-out-through-magic-links", "files", "escape", "init is not dumpable; every process has the same root",
-    """
+    "walk-out-through-magic-links", "files", "escape", "init is not dumpable; every process has the same root", """
 here = os.stat("/")
 looked = 0
 for pid in pids():
@@ -99,28 +73,20 @@ for pid in pids():
         if goal.startswith("(unreachable)"):
             breached(f"{path} leads outside: {goal}")
 held(f"{looked} links, all inside")
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 MAP_FILES = Probe(
-    "open-what-other-processes-have-mapped", "files", "host_leak", "ptrace access is refused: init is not dumpable",
-    """
-attempts = {}
-for name in ("mem", "maps", "environ", "auxv", "map_files", "fd", "root", "cwd", "ns/mnt", "stack", "syscall",
-    "pagemap"):
-    path = f"/proc/1/{name}"
-    def attempt(path=path):
-        if os.path.islink(path):
-            return os.readlink(path)
-        return (os.listdir(path) if os.path.isdir(path) else read(path, 64)) or None
-    attempts[path] = attempt
-try_all(attempts, NOT_THERE)
-""",
-)  # fmt: skip
+    "open-what-other-processes-have-mapped", "files", "host_leak", "ptrace access is refused: init is not dumpable", """
+def attempt(path):
+    if os.path.islink(path):
+        return os.readlink(path)
+    return (os.listdir(path) if os.path.isdir(path) else read(path, 64)) or None
+names = ("mem", "maps", "environ", "auxv", "map_files", "fd", "root", "cwd", "ns/mnt", "stack", "syscall", "pagemap")
+try_each(attempt, [f"/proc/1/{name}" for name in names], NOT_THERE)
+""")  # fmt: skip
 
 LEAKED_DESCRIPTORS = Probe(
-    "use-a-descriptor-that-was-left-open", "files", "escape", "close_range from 3 on before execve",
-    """
+    "use-a-descriptor-that-was-left-open", "files", "escape", "close_range from 3 on before execve", """
 listing = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
 left = [int(name) for name in os.listdir(listing) if int(name) != listing]
 script = os.path.realpath(sys.argv[0]) if sys.argv else ""
@@ -139,13 +105,11 @@ for number in left:
         breached(f"descriptor {number} is a device: {goal}")
     log.append(f"{number}={goal.split(':')[0]}")
 held(" ".join(log))
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 OTHERS_DESCRIPTORS = Probe(
     "take-descriptors-of-other-processes", "files", "escape",
-    "ptrace access is refused; pidfd_getfd is not on the list",
-    """
+    "ptrace access is refused; pidfd_getfd is not on the list", """
 found = []
 for pid in pids():
     if pid == os.getpid():
@@ -156,41 +120,37 @@ for pid in pids():
         pass
 strange = [entry for entry in found if "socket:" in entry or "anon_inode" in entry]
 if strange:
-    breached(f"control sockets in sight: {strange[:5]}")
+    breached(f"visible control sockets: {strange[:5]}")
 handle = kernel("pidfd_open", 1, 0)
 try:
     breached(f"took descriptor {kernel('pidfd_getfd', handle, 3, 0)} of PID 1")
 except OSError as error:
-    held(f"nothing in sight; pidfd_getfd {name_of(error.errno)}")
-""",
-)  # fmt: skip
+    held(f"nothing visible; pidfd_getfd {name_of(error.errno)}")
+""")  # fmt: skip
 
 REMOUNT = Probe(
-    "mount-remount-or-unmount", "files", "escape", _NO_CAPS,
-    """
+    "mount-remount-or-unmount", "files", "escape", _NO_CAPS, """
 REMOUNT, BIND, NOSUID = 32, 4096, 2
-try_all({
-    "bind": lambda: kernel("mount", b"/", b"/tmp", b"", BIND, None),
-    "remount root": lambda: kernel("mount", b"", b"/", b"", REMOUNT | BIND, None),
-    "remount sysctl": lambda: kernel("mount", b"", b"/proc/sys", b"", REMOUNT | BIND | NOSUID, None),
-    "tmpfs": lambda: kernel("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None),
-    "proc": lambda: kernel("mount", b"proc", b"/tmp", b"proc", 0, None),
-    "unmask": lambda: kernel("umount2", b"/proc/kcore", 2),
-    "umount proc": lambda: kernel("umount2", b"/proc", 2),
-    "umount root": lambda: kernel("umount2", b"/", 2),
-    "pivot_root": lambda: kernel("pivot_root", b"/tmp", b"/tmp"),
-    "open_tree": lambda: kernel("open_tree", -100, b"/", 1),
-    "move_mount": lambda: kernel("move_mount", -1, b"", -100, b"/tmp", 4),
-    "fsopen": lambda: kernel("fsopen", b"tmpfs", 0),
-    "fspick": lambda: kernel("fspick", -100, b"/", 0),
-    "mount_setattr": lambda: kernel("mount_setattr", -100, b"/", 0, None, 0),
+try_each(kernel, {
+    "bind": ("mount", b"/", b"/tmp", b"", BIND, None),
+    "remount root": ("mount", b"", b"/", b"", REMOUNT | BIND, None),
+    "remount sysctl": ("mount", b"", b"/proc/sys", b"", REMOUNT | BIND | NOSUID, None),
+    "tmpfs": ("mount", b"tmpfs", b"/tmp", b"tmpfs", 0, None),
+    "proc": ("mount", b"proc", b"/tmp", b"proc", 0, None),
+    "unmask": ("umount2", b"/proc/kcore", 2),
+    "umount proc": ("umount2", b"/proc", 2),
+    "umount root": ("umount2", b"/", 2),
+    "pivot_root": ("pivot_root", b"/tmp", b"/tmp"),
+    "open_tree": ("open_tree", -100, b"/", 1),
+    "move_mount": ("move_mount", -1, b"", -100, b"/tmp", 4),
+    "fsopen": ("fsopen", b"tmpfs", 0),
+    "fspick": ("fspick", -100, b"/", 0),
+    "mount_setattr": ("mount_setattr", -100, b"/", 0, None, 0),
 })
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 CHROOT = Probe(
-    "escape-by-chroot", "files", "escape", _NO_CAPS,
-    """
+    "escape-by-chroot", "files", "escape", _NO_CAPS, """
 def attempt():
     os.makedirs("/tmp/jail", exist_ok=True)
     outside = os.open("/", os.O_RDONLY)
@@ -201,13 +161,11 @@ def attempt():
     os.chroot(".")
     return os.listdir("/")
 try_all({"chroot": attempt})
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 DEVICE_NODES = Probe(
-    "make-device-nodes", "files", "escape", "seccomp on mknod, nodev on every mount, no capability",
-    """
-def attempt(kind, major, minor, folder):
+    "make-device-nodes", "files", "escape", "seccomp on mknod, nodev on every mount, no capability", """
+def attempt(folder, kind, major, minor):
     path = f"{folder}/node-{major}-{minor}"
     os.mknod(path, kind | 0o666, os.makedev(major, minor))
     try:
@@ -216,60 +174,47 @@ def attempt(kind, major, minor, folder):
         os.unlink(path)
 devices = {"memory": (stat.S_IFCHR, 1, 1), "kmsg": (stat.S_IFCHR, 1, 11), "sda": (stat.S_IFBLK, 8, 0),
            "virtio disk": (stat.S_IFBLK, 254, 0), "loop": (stat.S_IFBLK, 7, 0), "whiteout": (stat.S_IFCHR, 0, 0)}
-try_all({f"{name} in {folder}": lambda d=device, f=folder: attempt(*d, f)
-         for name, device in devices.items() for folder in ("/tmp", "/dev/shm", ".")})
-""",
-)  # fmt: skip
+try_each(attempt, {f"{name} in {folder}": (folder, *device)
+                   for name, device in devices.items() for folder in ("/tmp", "/dev/shm", ".")})
+""")  # fmt: skip
 
 RAW_DEVICES = Probe(
-    "open-devices-of-the-host", "files", "escape", "a /dev of its own with six harmless devices",
-    """
+    "open-devices-of-the-host", "files", "escape", "each sandbox has its own /dev with six harmless devices", """
 harmless = {"null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "ptmx", "pts", "shm"}
 strange = sorted(set(os.listdir("/dev")) - harmless)
 if strange:
     breached(f"/dev holds {strange[:10]}")
 names = ("mem", "kmem", "port", "kmsg", "sda", "vda", "nvme0n1", "loop0", "loop-control", "kvm", "fuse", "net/tun",
          "mapper/control", "vsock", "vhost-net", "snapshot", "userfaultfd", "console", "tty0", "uinput", "hpet", "rtc0")
-try_all({name: lambda n=name: os.open("/dev/" + n, os.O_RDONLY) for name in names}, NOT_THERE)
-""",
-)  # fmt: skip
+try_each(lambda name: os.open(f"/dev/{name}", os.O_RDONLY), names, NOT_THERE)
+""")  # fmt: skip
 
 NEW_DEVICES = Probe(
-    "put-something-into-dev", "files", "info", "/dev is read-only",
-    """
-def attempt():
-    return os.open("/dev/corral-new", os.O_CREAT | os.O_WRONLY)
-try_all({"create": attempt, "link": lambda: os.symlink("/", "/dev/corral-link") or 1,
-         "remove": lambda: os.unlink("/dev/null") or 1}, (errno.EROFS, *REFUSED))
-""",
-)  # fmt: skip
+    "put-something-into-dev", "files", "info", "/dev is read-only", """
+try_all({"create": lambda: os.open("/dev/corral-new", os.O_CREAT | os.O_WRONLY),
+         "link": lambda: os.symlink("/", "/dev/corral-link") or 1, "remove": lambda: os.unlink("/dev/null") or 1},
+        (errno.EROFS, *REFUSED))
+""")  # fmt: skip
 
 FILE_HANDLES = Probe(
-    "open-files-by-inode-number", "files", "escape", "open_by_handle_at and name_to_handle_at are not on the list",
-    """
-handle = struct.pack("=Ii", 8, 1) + struct.pack("=II", 2, 0) + bytes(120)
+    "open-files-by-inode-number", "files", "escape", "open_by_handle_at and name_to_handle_at are not on the list", """
+handle = ctypes.create_string_buffer(struct.pack("=Ii", 8, 1) + struct.pack("=II", 2, 0) + bytes(120))
 root = os.open("/", os.O_RDONLY)
-try_all({
-    "root inode": lambda: kernel("open_by_handle_at", root, ctypes.create_string_buffer(handle), os.O_RDONLY),
-    "nobody": lambda: kernel("open_by_handle_at", -1, None, 0),
-    "name": lambda: kernel("name_to_handle_at", -100, b"/usr", None, None, 0),
-})
-""",
-)  # fmt: skip
+try_each(kernel, {"root inode": ("open_by_handle_at", root, handle, os.O_RDONLY),
+                  "no file": ("open_by_handle_at", -1, None, 0),
+                  "name": ("name_to_handle_at", -100, b"/usr", None, None, 0)})
+""")  # fmt: skip
 
 SYSTEM_FILES = Probe(
-    "open-system-programs-for-writing", "files", "escape", "copy-on-write over a read-only layer",
-    """
+    "open-system-programs-for-writing", "files", "escape", "copy-on-write over a read-only layer", """
 names = ("/usr/bin/env", "/usr/bin/python3", "/bin/sh", "/usr/lib/os-release", "/opt/corral/python/bin/python3")
-try_all({name: lambda n=name: os.open(n, os.O_WRONLY) for name in names},
-        (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ETXTBSY, errno.EOVERFLOW))
-""",
-)  # fmt: skip
+try_each(lambda name: os.open(name, os.O_WRONLY), names,
+         (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ETXTBSY, errno.EOVERFLOW))
+""")  # fmt: skip
 
 HARD_LINKS = Probe(
     "reach-lower-files-by-hard-links", "files", "escape",
-    "an overlay of its own; hard links to foreign files are refused",
-    """
+    "each sandbox has its own overlay, and hard links to files of other users are refused", """
 def attempt(source):
     target = f"/tmp/link-{os.path.basename(source)}"
     try:
@@ -278,14 +223,12 @@ def attempt(source):
     finally:
         if os.path.lexists(target):
             os.unlink(target)
-try_all({name: lambda n=name: attempt(n) for name in ("/usr/bin/env", "/usr/lib/os-release", "/proc/self/exe")},
-        (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EROFS, errno.EOVERFLOW, errno.ENOENT))
-""",
-)  # fmt: skip
+try_each(attempt, ("/usr/bin/env", "/usr/lib/os-release", "/proc/self/exe"),
+         (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EROFS, errno.EOVERFLOW, errno.ENOENT))
+""")  # fmt: skip
 
 SETUID = Probe(
-    "gain-privileges-by-a-setuid-file", "files", "escape", "no_new_privs, and nosuid on every mount",
-    """
+    "gain-privileges-by-a-setuid-file", "files", "escape", "no_new_privs, and nosuid on every mount", """
 import shutil, subprocess
 open_mounts = [line.split()[4] for line in read("/proc/self/mountinfo", 1 << 20).decode().splitlines()
                if "nosuid" not in line.split()[5] and not line.split()[4].startswith(("/dev/", "/proc/"))]
@@ -299,51 +242,42 @@ os.unlink("/tmp/id")
 if before != after:
     breached(f"{before} became {after}")
 held(before.strip())
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 OVERLAY_ATTRIBUTES = Probe(
-    "forge-the-overlays-own-marks", "files", "escape", "the kernel keeps overlay attributes from those inside",
+    "forge-the-overlays-own-marks", "files", "escape", "the kernel does not let programs inside set overlay attributes",
     """
 os.makedirs("/tmp/forged", exist_ok=True)
 def attempt(name, value):
     os.setxattr("/tmp/forged", name, value)
     if name.startswith("user.overlay") and name in os.listxattr("/tmp/forged"):
-        # Escaped by the kernel, so it means nothing to it: what counts is whether the folder now shows another one.
+        # The kernel escapes the name, so it has no effect unless the folder now shows another one.
         return "redirected" if os.listdir("/tmp/forged") else None
-    return None
-try_all({name: lambda n=name, v=value: attempt(n, v) for name, value in {
-    "user.overlay.redirect": b"/usr/bin", "user.overlay.opaque": b"y", "user.overlay.metacopy": b"",
-    "trusted.overlay.redirect": b"/usr/bin", "security.capability": bytes(20)}.items()},
-    (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EINVAL, errno.EIO))
-""",
-)  # fmt: skip
+cases = (("user.overlay.redirect", b"/usr/bin"), ("user.overlay.opaque", b"y"), ("user.overlay.metacopy", b""),
+         ("trusted.overlay.redirect", b"/usr/bin"), ("security.capability", bytes(20)))
+try_each(attempt, cases, (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EINVAL, errno.EIO))
+""")  # fmt: skip
 
 HOST_SOCKETS = Probe(
-    "find-sockets-of-daemons", "files", "escape", "no host path but the read-only base",
-    """
+    "find-sockets-of-daemons", "files", "escape", _NO_HOST_PATH, """
 names = ("/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/dbus/system_bus_socket",
          "/run/systemd/private", "/run/podman/podman.sock", "/run/snapd.socket", "/run/udev/control",
          "/tmp/.X11-unix/X0")
 found = [name for name in names if os.path.lexists(name)]
+def look_at(path):
+    if stat.S_ISSOCK(os.lstat(path).st_mode):
+        found.append(path)
 for folder in ("/run", "/var/run", "/tmp", "/var/lib"):
     for root, folders, files in os.walk(folder):
         for name in files:
-            path = f"{root}/{name}"
-            try:
-                if stat.S_ISSOCK(os.lstat(path).st_mode):
-                    found.append(path)
-            except OSError:
-                pass
+            can(look_at, f"{root}/{name}")
         if root.count("/") > 4:
             folders.clear()
-breached(f"sockets: {found}") if found else held("no socket of anybody's")
-""",
-)  # fmt: skip
+breached(f"sockets: {found}") if found else held("no socket of a daemon")
+""")  # fmt: skip
 
 PRIVATE_FILES = Probe(
-    "read-what-the-host-keeps-from-others", "files", "host_leak", "covered, since owners are shifted inside",
-    """
+    "read-what-the-host-keeps-from-others", "files", "host_leak", "masks, because owners are shifted inside", """
 seen = 0
 for tree in ("/usr", "/bin", "/sbin", "/lib", "/lib64"):
     if os.path.islink(tree):
@@ -360,13 +294,11 @@ for tree in ("/usr", "/bin", "/sbin", "/lib", "/lib64"):
             seen += 1
             if stat.S_ISREG(about.st_mode) and not about.st_mode & 4 and os.access(path, os.R_OK):
                 breached(f"{path}, of mode {stat.S_IMODE(about.st_mode):o}, begins with {read(path, 8)!r}")
-held(f"{seen} files, and everybody may read those that root inside can read")
-""",
-    user="root", timeout=40,
-)  # fmt: skip
+held(f"{seen} files; root inside can read only those that every user of the host can read")
+""", user="root", timeout=40)  # fmt: skip
 
 AS_ROOT = Probe(
-    "attack-files-as-root-inside", "files", "escape", "root inside is a plain user outside; the bounding set is small",
+    "attack-files-as-root-inside", "files", "escape", "root inside is an ordinary user outside, with few capabilities",
     """
 if os.getuid():
     held(f"no root inside: uid {os.getuid()}")
@@ -386,6 +318,4 @@ attempts = {
 for path in T["canary_paths"]:
     attempts[path] = lambda p=path: os.open(p, os.O_RDONLY)
 try_all(attempts, NOT_THERE)
-""",
-    user="root",
-)  # fmt: skip
+""", user="root")  # fmt: skip

@@ -1,72 +1,57 @@
 """Probes for the kernel's surface: what the seccomp list, the namespaces' limits and the empty capabilities must stop.
 
-Calls are made with arguments that have no effect. A refusal is EPERM, EACCES or ENOSYS; any other error means that the
-kernel has looked at the arguments, hence that nothing stood before it.
+The system calls get arguments that have no effect. A refusal is EPERM, EACCES or ENOSYS; any other error means that the
+kernel looked at the arguments, so that no defence stopped the call before it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from corral.testing.hostile.probe import Probe, Severity
 
 _LIST = "seccomp: not on the list"
 
 
-def _calls(name: str, severity: Severity, attempts: str, *, stops: str = "REFUSED", why: str = _LIST) -> Probe:
-    return Probe(name, "kernel", severity, why, f"try_all({{{attempts}}}, {stops})")
+def _calls(name: str, severity: Severity, calls: Mapping[str, tuple[object, ...]]) -> Probe:
+    """Try system calls: for each label, the name of the call and its arguments."""
+    return Probe(name, "kernel", severity, _LIST, f"try_each(kernel, {calls!r})")
 
 
 USER_NAMESPACE = Probe(
-    "make-a-user-namespace", "kernel", "escape", "seccomp on unshare and clone, and max_user_namespaces=0",
-    """
+    "make-a-user-namespace", "kernel", "escape", "seccomp on unshare and clone, and max_user_namespaces=0", """
 NEWUSER = 0x10000000
-def by_unshare():
-    kernel("unshare", NEWUSER)
-    return 1
-def by_clone():
-    child = kernel("clone", NEWUSER | signal.SIGCHLD, 0, 0, 0, 0)
+def clone(*call):
+    child = kernel(*call)
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
     return child
-def by_clone3():
-    arguments = struct.pack("=8Q", NEWUSER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
-    child = kernel("clone3", ctypes.create_string_buffer(arguments), 64)
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    return child
-try_all({"unshare": lambda: in_child(by_unshare), "clone": by_clone, "clone3": by_clone3}, (*REFUSED, errno.ENOSPC))
-""",
-)  # fmt: skip
+arguments = ctypes.create_string_buffer(struct.pack("=8Q", NEWUSER, 0, 0, 0, signal.SIGCHLD, 0, 0, 0))
+try_all({"unshare": lambda: in_child(lambda: kernel("unshare", NEWUSER) or 1),
+         "clone": lambda: clone("clone", NEWUSER | signal.SIGCHLD, 0, 0, 0, 0),
+         "clone3": lambda: clone("clone3", arguments, 64)}, (*REFUSED, errno.ENOSPC))
+""")  # fmt: skip
 
 OTHER_NAMESPACES = Probe(
-    "make-namespaces-of-every-kind", "kernel", "escape", "seccomp on unshare and clone, and no capability",
-    """
+    "make-namespaces-of-every-kind", "kernel", "escape", "seccomp on unshare and clone, and no capability", """
 kinds = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "pid": 0x20000000,
          "net": 0x40000000, "time": 0x80}
-def by_unshare(flag):
-    kernel("unshare", flag)
-    return 1
-try_all({name: lambda f=flag: in_child(lambda: by_unshare(f)) for name, flag in kinds.items()}, (*REFUSED,
-    errno.ENOSPC))
-""",
-)  # fmt: skip
+try_each(lambda flag: in_child(lambda: kernel("unshare", flag) or 1), kinds, (*REFUSED, errno.ENOSPC))
+""")  # fmt: skip
 
 ENTER_NAMESPACES = Probe(
-    "enter-other-namespaces", "kernel", "escape", _LIST + "; init is not dumpable",
-    """
+    "enter-other-namespaces", "kernel", "escape", _LIST + "; init is not dumpable", """
 attempts = {"by number": lambda: kernel("setns", -1, 0)}
 for pid in ("1", "self"):
     for name in os.listdir("/proc/self/ns"):
         attempts[f"{pid}/{name}"] = lambda p=f"/proc/{pid}/ns/{name}": kernel("setns", os.open(p, os.O_RDONLY), 0)
 attempts["pidfd"] = lambda: kernel("setns", kernel("pidfd_open", 1, 0), 0x20000)
 try_all(attempts, NOT_THERE)
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 NAMESPACE_IOCTLS = Probe(
-    "climb-to-the-parent-namespace", "kernel", "escape", "the kernel gives no namespace above one's own",
-    """
+    "climb-to-the-parent-namespace", "kernel", "escape", "the kernel gives no access to parent namespaces", """
 GET_USERNS, GET_PARENT, PIDFD_GET_MNT = 0xB701, 0xB702, 0xFF04
 def climb(name):
     found = fcntl.ioctl(os.open(f"/proc/self/ns/{name}", os.O_RDONLY), GET_PARENT)
@@ -75,115 +60,81 @@ try_all({
     "parent user": lambda: climb("user"), "parent pid": lambda: climb("pid"),
     "mounts of PID 1": lambda: fcntl.ioctl(kernel("pidfd_open", 1, 0), PIDFD_GET_MNT),
 }, (*REFUSED, errno.ENOTTY, errno.EINVAL))
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 PTRACE = Probe(
-    "trace-init-and-others", "kernel", "escape", _LIST + "; init is not dumpable",
-    """
+    "trace-init-and-others", "kernel", "escape", _LIST + "; init is not dumpable", """
 ATTACH, SEIZE, TRACEME = 16, 0x4206, 0
+def trace(request, pid):
+    kernel("ptrace", request, pid, 0, 0)
+    return 1
 def trace_child():
-    child = os.fork()
-    if child == 0:
-        time.sleep(5)
-        os._exit(0)
+    child = fork(lambda: time.sleep(5))
     try:
-        return kernel("ptrace", ATTACH, child, 0, 0) or "traced"
+        return trace(ATTACH, child)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
-try_all({"attach PID 1": lambda: kernel("ptrace", ATTACH, 1, 0, 0) or 1, "seize PID 1": lambda: kernel("ptrace",
-    SEIZE, 1, 0, 0) or 1,
-         "own child": trace_child, "trace me": lambda: in_child(lambda: kernel("ptrace", TRACEME, 0, 0, 0) or 1)})
-""",
-)  # fmt: skip
+try_all({"attach PID 1": lambda: trace(ATTACH, 1), "seize PID 1": lambda: trace(SEIZE, 1), "own child": trace_child,
+         "trace me": lambda: in_child(lambda: trace(TRACEME, 0))})
+""")  # fmt: skip
 
-PROCESS_MEMORY = _calls(
-    "read-memory-of-other-processes", "escape",
-    """
+PROCESS_MEMORY = Probe(
+    "read-memory-of-other-processes", "kernel", "escape", _LIST, """
+try_all({
     "read PID 1": lambda: kernel("process_vm_readv", 1, None, 0, None, 0, 0),
     "write PID 1": lambda: kernel("process_vm_writev", 1, None, 0, None, 0, 0),
     "own": lambda: kernel("process_vm_readv", os.getpid(), None, 0, None, 0, 0),
     "kcmp": lambda: kernel("kcmp", 1, os.getpid(), 1, 0, 0),
     "madvise": lambda: kernel("process_madvise", -1, None, 0, 0, 0),
     "mem": lambda: os.open("/proc/1/mem", os.O_RDWR),
-    """,
-    stops="NOT_THERE",
-)  # fmt: skip
+}, NOT_THERE)
+""")  # fmt: skip
 
-IO_URING = _calls("set-up-io-uring", "escape", '"io_uring": lambda: kernel("io_uring_setup", 1, None)')
-BPF = _calls(
-    "load-bpf-programs", "escape", '"bpf": lambda: kernel("bpf", 0, None, 0), "prog": lambda: kernel("bpf", 5, None, 0)'
-)
-PERF = _calls("count-kernel-events", "host_leak", '"perf": lambda: kernel("perf_event_open", None, 0, -1, -1, 0)')
+IO_URING = _calls("set-up-io-uring", "escape", {"io_uring": ("io_uring_setup", 1, None)})
+BPF = _calls("load-bpf-programs", "escape", {"bpf": ("bpf", 0, None, 0), "prog": ("bpf", 5, None, 0)})
+PERF = _calls("count-kernel-events", "host_leak", {"perf": ("perf_event_open", None, 0, -1, -1, 0)})
 USERFAULTFD = _calls(
-    "hold-the-kernel-at-a-page-fault", "escape",
-    '"any": lambda: kernel("userfaultfd", 0), "user mode": lambda: kernel("userfaultfd", 1)',
-)  # fmt: skip
-KEYRINGS = _calls(
-    "use-the-hosts-keyrings", "lateral",
-    """
-    "session": lambda: kernel("keyctl", 0, -3, 0, 0, 0), "user": lambda: kernel("keyctl", 0, -4, 0, 0, 0),
-    "add": lambda: kernel("add_key", None, None, None, 0, -1), "request": lambda: kernel("request_key", None, None,
-    None, -1),
-    """,
-)  # fmt: skip
-SECRET_MEMORY = _calls("hide-memory-from-the-host", "host_dos", '"secret": lambda: kernel("memfd_secret", 0)')
-FANOTIFY = _calls("watch-whole-file-systems", "host_leak", '"init": lambda: kernel("fanotify_init", 0x200, 0)')
-MODULES = _calls(
-    "load-kernel-code", "escape",
-    """
-    "module": lambda: kernel("init_module", None, 0, b""), "module file": lambda: kernel("finit_module", -1, b"", 0),
-    "unload": lambda: kernel("delete_module", b"corral-none", 0), "kexec": lambda: kernel("kexec_load", 0, 0, None, 0),
-    "kexec file": lambda: kernel("kexec_file_load", -1, -1, 0, b"", 0),
-    """,
-)  # fmt: skip
-OPERATION = _calls(
-    "operate-the-host", "host_dos",
-    """
-    "reboot": lambda: kernel("reboot", 0, 0, 0, 0), "swapon": lambda: kernel("swapon", b"/corral-none", 0),
-    "swapoff": lambda: kernel("swapoff", b"/corral-none"), "acct": lambda: kernel("acct", b"/corral-none"),
-    "quota": lambda: kernel("quotactl", 0, None, 0, None), "log": lambda: kernel("syslog", 3, None, 0),
-    "log size": lambda: kernel("syslog", 10, None, 0),
-    """,
-)  # fmt: skip
-CLOCKS = _calls(
-    "set-the-hosts-clock", "host_dos",
-    """
-    "settimeofday": lambda: kernel("settimeofday", None, None), "clock": lambda: kernel("clock_settime", 0, None),
-    "adjust": lambda: kernel("adjtimex", None), "adjust clock": lambda: kernel("clock_adjtime", 0, None),
-    """,
-)  # fmt: skip
-NAMES = _calls(
-    "rename-the-machine", "info",
-    '"host": lambda: kernel("sethostname", b"x", 1), "domain": lambda: kernel("setdomainname", b"x", 1)',
-)  # fmt: skip
-MOUNT_QUERIES = _calls(
-    "ask-for-mounts-past-proc", "host_leak",
-    '"list": lambda: kernel("listmount", None, None, 0, 0), "stat": lambda: kernel("statmount", None, None, 0, 0)',
-)  # fmt: skip
-CACHE_STATE = _calls(
-    "see-what-others-have-cached", "info", '"cachestat": lambda: kernel("cachestat", 0, None, None, 0)'
+    "hold-the-kernel-at-a-page-fault", "escape", {"any": ("userfaultfd", 0), "user mode": ("userfaultfd", 1)}
 )
+KEYRINGS = _calls("use-the-hosts-keyrings", "lateral", {
+    "session": ("keyctl", 0, -3, 0, 0, 0), "user": ("keyctl", 0, -4, 0, 0, 0),
+    "add": ("add_key", None, None, None, 0, -1), "request": ("request_key", None, None, None, -1),
+})  # fmt: skip
+SECRET_MEMORY = _calls("hide-memory-from-the-host", "host_dos", {"secret": ("memfd_secret", 0)})
+FANOTIFY = _calls("watch-whole-file-systems", "host_leak", {"init": ("fanotify_init", 0x200, 0)})
+MODULES = _calls("load-kernel-code", "escape", {
+    "module": ("init_module", None, 0, b""), "module file": ("finit_module", -1, b"", 0),
+    "unload": ("delete_module", b"corral-none", 0), "kexec": ("kexec_load", 0, 0, None, 0),
+    "kexec file": ("kexec_file_load", -1, -1, 0, b"", 0),
+})  # fmt: skip
+OPERATION = _calls("operate-the-host", "host_dos", {
+    "reboot": ("reboot", 0, 0, 0, 0), "swapon": ("swapon", b"/corral-none", 0),
+    "swapoff": ("swapoff", b"/corral-none"), "acct": ("acct", b"/corral-none"),
+    "quota": ("quotactl", 0, None, 0, None), "log": ("syslog", 3, None, 0), "log size": ("syslog", 10, None, 0),
+})  # fmt: skip
+CLOCKS = _calls("set-the-hosts-clock", "host_dos", {
+    "settimeofday": ("settimeofday", None, None), "clock": ("clock_settime", 0, None),
+    "adjust": ("adjtimex", None), "adjust clock": ("clock_adjtime", 0, None),
+})  # fmt: skip
+NAMES = _calls("rename-the-machine", "info", {"host": ("sethostname", b"x", 1), "domain": ("setdomainname", b"x", 1)})
+MOUNT_QUERIES = _calls("ask-for-mounts-past-proc", "host_leak", {
+    "list": ("listmount", None, None, 0, 0), "stat": ("statmount", None, None, 0, 0),
+})  # fmt: skip
+CACHE_STATE = _calls("see-what-others-have-cached", "info", {"cachestat": ("cachestat", 0, None, None, 0)})
 
 SEGMENTS = Probe(
-    "reach-ports-and-segments", "kernel", "escape", _LIST,
-    """
+    "reach-ports-and-segments", "kernel", "escape", _LIST, """
 if MACHINE != "x86_64":
     held("not applicable: an x86 feature")
-try_all({"ioperm": lambda: kernel(173, 0, 1, 1), "iopl": lambda: kernel(172, 3), "modify_ldt": lambda: kernel(154, 0,
-    None, 0)})
-""",
-)  # fmt: skip
+try_each(kernel, {"ioperm": (173, 0, 1, 1), "iopl": (172, 3), "modify_ldt": (154, 0, None, 0)})
+""")  # fmt: skip
 
 PERSONALITY = Probe(
-    "undo-hardening-by-personality", "kernel", "escape", "seccomp on personality's argument",
-    """
-try_all({"read implies exec": lambda: in_child(lambda: kernel("personality", 0x0400000) or 1),
-         "page zero": lambda: in_child(lambda: kernel("personality", 0x0100000) or 1),
-         "sticky": lambda: in_child(lambda: kernel("personality", 0x4000000) or 1)})
-""",
-)  # fmt: skip
+    "undo-hardening-by-personality", "kernel", "escape", "seccomp on personality's argument", """
+try_each(lambda flag: in_child(lambda: kernel("personality", flag) or 1),
+         {"read implies exec": 0x0400000, "page zero": 0x0100000, "sticky": 0x4000000})
+""")  # fmt: skip
 
 _MACHINE_CODE = """
 if MACHINE != "x86_64":
@@ -206,111 +157,74 @@ result = in_child(lambda: run(bytes.fromhex("b814000000cd80c3")))
 if result < 0:
     held(f"killed by signal {-result}")
 breached(f"getpid through int 0x80 gave {result}")
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 TABLE_X32 = Probe(
-    "call-through-the-x32-table", "kernel", "escape", "seccomp refuses numbers of the x32 table",
-    """
+    "call-through-the-x32-table", "kernel", "escape", "seccomp refuses numbers of the x32 table", """
 if MACHINE != "x86_64":
     held("not applicable: an x86 table")
-result = None
-try:
+def get_pid():
     result = in_child(lambda: kernel(0x40000000 | 39))
-except OSError as error:
-    held(name_of(error.errno)) if error.errno in REFUSED else breached(name_of(error.errno))
-held(f"killed by signal {-result}") if result < 0 else breached(f"getpid gave {result}")
-""",
-)  # fmt: skip
+    return result if result >= 0 else None  # killed by a signal
+try_all({"getpid": get_pid})
+""")  # fmt: skip
 
 UNKNOWN_CALLS = Probe(
-    "call-numbers-nobody-has-judged", "kernel", "escape", "an allow list: what is not on it gets ENOSYS",
-    """
-log = []
-for number in (*range(470, 560), 1000, 4095, 65535, 1 << 20):
-    try:
-        kernel(number, -1, -1, -1, -1, -1, -1)
-    except OSError as error:
-        if error.errno == errno.ENOSYS:
-            continue
-        breached(f"{number} gave {name_of(error.errno)}")
-    breached(f"{number} succeeded")
-held("all of them ENOSYS")
-""",
-)  # fmt: skip
+    "call-numbers-nobody-has-judged", "kernel", "escape", "an allow list: a call that is not on it gets ENOSYS", """
+numbers = (*range(470, 560), 1000, 4095, 65535, 1 << 20)
+try_each(lambda number: kernel(number, -1, -1, -1, -1, -1, -1), numbers, (errno.ENOSYS,))
+""")  # fmt: skip
 
 CAPABILITIES = Probe(
-    "hold-or-regain-capabilities", "kernel", "escape", "every capability set is empty, the bounding set too",
-    """
-status = dict(line.split(":\\t", 1) for line in read("/proc/self/status").decode().splitlines() if ":\\t" in line)
-sets = {name: int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
-for name, value in sets.items():
-    if value:
+    "hold-or-regain-capabilities", "kernel", "escape", "every capability set is empty, the bounding set too", """
+for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+    if value := int(status()[name], 16):
         breached(f"{name}={value:x}")
-PR_CAP_AMBIENT, RAISE, PR_SET_SECUREBITS, PR_SET_KEEPCAPS = 47, 2, 28, 8
+PR_CAP_AMBIENT, RAISE, PR_SET_SECUREBITS = 47, 2, 28
 header = ctypes.create_string_buffer(struct.pack("=Ii", 0x20080522, 0))
 every = ctypes.create_string_buffer(struct.pack("=6I", *[0xFFFFFFFF] * 6))
-def call(*arguments):
-    if LIBC.prctl(*arguments, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
+def call(function, *arguments):
+    if function(*arguments):
+        raise OSError(ctypes.get_errno(), "refused")
     return 1
-def capset():
-    if LIBC.capset(header, every):
-        raise OSError(ctypes.get_errno(), "capset")
-    return 1
-try_all({"capset": capset, "ambient": lambda: call(PR_CAP_AMBIENT, RAISE, 21),
-    "securebits": lambda: call(PR_SET_SECUREBITS, 1, 0)},
-        (errno.EPERM, errno.EACCES, errno.EINVAL))
-""",
-)  # fmt: skip
+try_each(call, {"capset": (LIBC.capset, header, every), "ambient": (LIBC.prctl, PR_CAP_AMBIENT, RAISE, 21, 0, 0),
+                "securebits": (LIBC.prctl, PR_SET_SECUREBITS, 1, 0, 0, 0)}, (errno.EPERM, errno.EACCES, errno.EINVAL))
+""")  # fmt: skip
 
 SAFETY_CATCHES = Probe(
-    "run-without-the-safety-catches", "kernel", "escape", "no_new_privs and seccomp in filter mode, for good",
-    """
-status = dict(line.split(":\\t", 1) for line in read("/proc/self/status").decode().splitlines() if ":\\t" in line)
-if status.get("NoNewPrivs") != "1":
+    "run-without-the-safety-catches", "kernel", "escape", "no_new_privs and seccomp in filter mode, for good", """
+if status().get("NoNewPrivs") != "1":
     breached("no_new_privs is not set")
-if status.get("Seccomp") != "2":
-    breached(f"seccomp mode is {status.get('Seccomp')}")
+if status().get("Seccomp") != "2":
+    breached(f"seccomp mode is {status().get('Seccomp')}")
 LIBC.prctl(38, 0, 0, 0, 0)
 again = LIBC.prctl(39, 0, 0, 0, 0)
-held("both on, and they stay on") if again == 1 else breached("no_new_privs could be taken back")
-""",
-)  # fmt: skip
+held("both are on and stay on") if again == 1 else breached("no_new_privs could be taken back")
+""")  # fmt: skip
 
 PRCTL = Probe(
-    "bend-the-process-by-prctl", "kernel", "escape", "seccomp on prctl's options",
-    """
+    "bend-the-process-by-prctl", "kernel", "escape", "seccomp on prctl's options", """
 def call(*arguments):
     if LIBC.prctl(*[ctypes.c_long(a) for a in (*arguments, 0, 0, 0, 0)[:5]]):
         raise OSError(ctypes.get_errno(), "prctl")
     return 1
-try_all({"fake argv": lambda: call(35, 8, 0), "own filter": lambda: call(22, 2), "core scheduling": lambda: call(62,
-    1, 1),
-         "merge memory": lambda: call(67, 1), "notify": lambda: kernel("seccomp", 1, 8, None)}, (*REFUSED,
-         errno.EINVAL))
-""",
-)  # fmt: skip
+try_all({"fake argv": lambda: call(35, 8, 0), "own filter": lambda: call(22, 2),
+         "core scheduling": lambda: call(62, 1, 1), "merge memory": lambda: call(67, 1),
+         "notify": lambda: kernel("seccomp", 1, 8, None)}, (*REFUSED, errno.EINVAL))
+""")  # fmt: skip
 
 BECOME_ROOT = Probe(
-    "become-another-user", "kernel", "escape", "one uid, no CAP_SETUID, and the maps are written once",
-    """
-def become(function, *ids):
-    function(*ids)
+    "become-another-user", "kernel", "escape", "one uid, no CAP_SETUID, and the maps are written once", """
+def become(function, *arguments):
+    function(*arguments)
     return f"now {os.getuid()}"
-def rewrite(name):
-    with open(f"/proc/self/{name}", "w") as file:
-        file.write("0 0 1")
-    return "rewritten"
-try_all({"setuid 0": lambda: become(os.setuid, 0), "setresuid": lambda: become(os.setresuid, 0, 0, 0),
-         "setgid 0": lambda: become(os.setgid, 0), "groups": lambda: become(os.setgroups, [0, 6, 999]),
-         "uid_map": lambda: rewrite("uid_map"), "gid_map": lambda: rewrite("gid_map")}, (*REFUSED, errno.EINVAL))
-""",
-)  # fmt: skip
+try_each(become, {"setuid 0": (os.setuid, 0), "setresuid": (os.setresuid, 0, 0, 0), "setgid 0": (os.setgid, 0),
+                  "groups": (os.setgroups, [0, 6, 999]), "uid_map": (write, "/proc/self/uid_map", "0 0 1"),
+                  "gid_map": (write, "/proc/self/gid_map", "0 0 1")}, (*REFUSED, errno.EINVAL))
+""")  # fmt: skip
 
 HUGE_PAGES = Probe(
-    "take-the-hosts-huge-pages", "kernel", "host_dos", "seccomp on mmap, shmget and memfd_create flags",
-    """
+    "take-the-hosts-huge-pages", "kernel", "host_dos", "seccomp on mmap, shmget and memfd_create flags", """
 LIBC.mmap.restype = ctypes.c_void_p
 def by_mmap():
     found = LIBC.mmap(None, ctypes.c_size_t(2 << 20), 3, 0x40022, -1, ctypes.c_long(0))
@@ -318,53 +232,40 @@ def by_mmap():
         raise OSError(ctypes.get_errno(), "mmap")
     return found
 try_all({"mmap": by_mmap, "shm": lambda: kernel("shmget", 0, 2 << 20, 0o4000 | 0o1600),
-         "memfd": lambda: kernel("memfd_create", b"x", 4)}, (*REFUSED, errno.ENOMEM, errno.EINVAL, errno.ENOENT,
-         errno.ENODEV))
-""",
-)  # fmt: skip
+         "memfd": lambda: kernel("memfd_create", b"x", 4)},
+        (*REFUSED, errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.ENODEV))
+""")  # fmt: skip
 
 PRIORITY = Probe(
-    "take-realtime-priority", "kernel", "host_dos", "no CAP_SYS_NICE, and no rlimit that grants it",
-    """
-def schedule(policy):
-    os.sched_setscheduler(0, policy, os.sched_param(1))
-    return "scheduled"
-deadline = struct.pack("=IIQiIQQQ", 48, 6, 0, 0, 0, 10_000_000, 30_000_000, 30_000_000)
-try_all({"fifo": lambda: in_child(lambda: schedule(os.SCHED_FIFO) and 1),
-    "rr": lambda: in_child(lambda: schedule(os.SCHED_RR) and 1),
-         "deadline": lambda: in_child(lambda: kernel("sched_setattr", 0, ctypes.create_string_buffer(deadline),
-         0) or 1),
-         "nice": lambda: in_child(lambda: os.setpriority(os.PRIO_PROCESS, 0, -10) or 1)}, (*REFUSED, errno.EINVAL))
-""",
-)  # fmt: skip
+    "take-realtime-priority", "kernel", "host_dos", "no CAP_SYS_NICE, and no rlimit that grants it", """
+deadline = ctypes.create_string_buffer(struct.pack("=IIQiIQQQ", 48, 6, 0, 0, 0, 10_000_000, 30_000_000, 30_000_000))
+try_each(lambda function, *arguments: in_child(lambda: function(*arguments) or 1),
+         {"fifo": (os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1)),
+          "rr": (os.sched_setscheduler, 0, os.SCHED_RR, os.sched_param(1)),
+          "deadline": (kernel, "sched_setattr", 0, deadline, 0),
+          "nice": (os.setpriority, os.PRIO_PROCESS, 0, -10)}, (*REFUSED, errno.EINVAL))
+""")  # fmt: skip
 
 AS_ROOT = Probe(
     "attack-the-kernel-as-root-inside", "kernel", "escape",
-    "the same filter, and eight capabilities in its own namespace",
-    """
+    "the same filter, and only eight capabilities, in the sandbox's own namespace", """
 if os.getuid():
     held(f"no root inside: uid {os.getuid()}")
-effective = int(dict(l.split(":\\t", 1) for l in read("/proc/self/status").decode().splitlines()
-    if ":\\t" in l)["CapEff"], 16)
+effective = int(status()["CapEff"], 16)
 dangerous = {"sys_admin": 21, "sys_ptrace": 19, "sys_module": 16, "net_admin": 12, "net_raw": 13, "sys_rawio": 17,
              "dac_read_search": 2, "sys_chroot": 18, "mknod": 27, "bpf": 39, "perfmon": 38, "sys_boot": 22,
              "sys_time": 25}
 for name, bit in dangerous.items():
     if effective >> bit & 1:
         breached(f"root inside has CAP_{name.upper()}")
-try_all({"unshare": lambda: kernel("unshare", 0x10000000), "setns": lambda: kernel("setns", -1, 0),
-    "bpf": lambda: kernel("bpf", 0, None, 0),
-         "ptrace": lambda: kernel("ptrace", 16, 1, 0, 0), "io_uring": lambda: kernel("io_uring_setup", 1, None),
-         "keyctl": lambda: kernel("keyctl", 0, -3, 0, 0, 0), "clone3": lambda: kernel("clone3", None, 0)})
-""",
-    user="root",
-)  # fmt: skip
+try_each(kernel, {"unshare": ("unshare", 0x10000000), "setns": ("setns", -1, 0), "bpf": ("bpf", 0, None, 0),
+                  "ptrace": ("ptrace", 16, 1, 0, 0), "io_uring": ("io_uring_setup", 1, None),
+                  "keyctl": ("keyctl", 0, -3, 0, 0, 0), "clone3": ("clone3", None, 0)})
+""", user="root")  # fmt: skip
 
 CRASHES = Probe(
     "have-the-host-look-at-a-crash", "kernel", "host_dos",
-    "a limit for core dumps of 1, with which the kernel starts no program of the host, and a filter that keeps it",
-    """
-import resource
+    "a core dump limit of 1, with which the kernel starts no program of the host, and a filter that keeps it", """
 zero = ctypes.create_string_buffer(struct.pack("=QQ", 0, 0), 16)
 old = ctypes.create_string_buffer(16)
 for attempt in (lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
@@ -378,64 +279,40 @@ for attempt in (lambda: resource.setrlimit(resource.RLIMIT_CORE, (0, 0)),
 limits = resource.getrlimit(resource.RLIMIT_CORE)
 if limits[0] != 1:
     breached(f"with a limit of {limits[0]}, a program of the host may be started for each crash inside")
-child = os.fork()
-if child == 0:
-    os.abort()
-status = os.waitpid(child, 0)[1]
-(breached if os.WCOREDUMP(status) else held)(f"status {status:#x}, and no dump was made")
-""",
-)  # fmt: skip
+ended = os.waitpid(fork(os.abort), 0)[1]
+(breached if os.WCOREDUMP(ended) else held)(f"status {ended:#x}, and no dump was made")
+""")  # fmt: skip
 
 
-# Probes for socket families, types, protocols and options: kernel code that no program here needs.
+# Probes for socket families, types, protocols and options: kernel code that programs in a sandbox do not need.
 
 FAMILIES = Probe(
-    "open-odd-socket-families", "kernel", "escape", "seccomp on socket: UNIX, INET, INET6 and NETLINK_ROUTE only",
-    """
+    "open-odd-socket-families", "kernel", "escape", "seccomp on socket: UNIX, INET, INET6 and NETLINK_ROUTE only", """
 names = {"AX25": 3, "IPX": 4, "X25": 9, "PACKET": 17, "RDS": 21, "PPPOX": 24, "LLC": 26, "CAN": 29, "TIPC": 30,
          "BLUETOOTH": 31, "RXRPC": 33, "PHONET": 35, "IEEE802154": 36, "CAIF": 37, "ALG": 38, "NFC": 39, "VSOCK": 40,
          "KCM": 41, "QIPCRTR": 42, "SMC": 43, "XDP": 44, "MCTP": 45}
-def attempt(family, kind):
-    socket.socket(family, kind, 0).close()
-    return f"family {family}"
-try_all({f"{name} {kind}": lambda f=family, k=kind: attempt(f, k) for name, family in names.items() for kind in (1, 2,
-    3, 5)},
-        (errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES))
-""",
-)  # fmt: skip
+sockets = {f"{name} {kind}": (family, kind, 0) for name, family in names.items() for kind in (1, 2, 3, 5)}
+try_each(socket.socket, sockets, (errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES))
+""")  # fmt: skip
 
 RAW_SOCKETS = Probe(
-    "open-raw-sockets", "kernel", "escape", "seccomp on socket types and protocols",
-    """
-def attempt(family, kind, protocol):
-    socket.socket(family, kind, protocol).close()
-    return "a socket"
-try_all({"raw icmp": lambda: attempt(2, 3, 1), "raw": lambda: attempt(2, 3, 255), "raw 6": lambda: attempt(10, 3, 58),
-         "packet type": lambda: attempt(2, 10, 0), "sctp": lambda: attempt(2, 1, 132), "mptcp": lambda: attempt(2, 1,
-         262),
-         "dccp": lambda: attempt(2, 6, 33), "udplite": lambda: attempt(2, 2, 136), "seqpacket": lambda: attempt(2, 5,
-         0)},
-        (errno.EPERM, errno.EACCES, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT))
-""",
-)  # fmt: skip
+    "open-raw-sockets", "kernel", "escape", "seccomp on socket types and protocols", """
+sockets = {"raw icmp": (2, 3, 1), "raw": (2, 3, 255), "raw 6": (10, 3, 58), "packet type": (2, 10, 0),
+           "sctp": (2, 1, 132), "mptcp": (2, 1, 262), "dccp": (2, 6, 33), "udplite": (2, 2, 136),
+           "seqpacket": (2, 5, 0)}
+try_each(socket.socket, sockets, (errno.EPERM, errno.EACCES, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT))
+""")  # fmt: skip
 
 NETLINK = Probe(
-    "speak-to-kernel-subsystems-by-netlink", "kernel", "escape", "seccomp on netlink protocols: ROUTE only",
-    """
+    "speak-to-kernel-subsystems-by-netlink", "kernel", "escape", "seccomp on netlink protocols: ROUTE only", """
 names = {"SOCK_DIAG": 4, "NFLOG": 5, "XFRM": 6, "SELINUX": 7, "ISCSI": 8, "AUDIT": 9, "FIB_LOOKUP": 10, "CONNECTOR": 11,
          "NETFILTER": 12, "DNRTMSG": 14, "KOBJECT_UEVENT": 15, "GENERIC": 16, "SCSITRANSPORT": 18, "RDMA": 20,
          "CRYPTO": 21}
-def attempt(protocol):
-    socket.socket(16, 3, protocol).close()
-    return "a socket"
-try_all({name: lambda p=protocol: attempt(p) for name, protocol in names.items()},
-        (errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES))
-""",
-)  # fmt: skip
+try_each(lambda protocol: socket.socket(16, 3, protocol), names, (errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES))
+""")  # fmt: skip
 
 SOCKET_OPTIONS = Probe(
-    "load-modules-by-socket-options", "kernel", "escape", "seccomp on setsockopt and ioctl",
-    """
+    "load-modules-by-socket-options", "kernel", "escape", "seccomp on setsockopt and ioctl", """
 def option(family, level, name, value):
     with socket.socket(family, 1) as sock:
         sock.setsockopt(level, name, value)
@@ -446,7 +323,5 @@ def request(number):
     return "accepted"
 try_all({"tls": lambda: option(2, 6, 31, b"tls"), "iptables": lambda: option(2, 0, 64, bytes(100)),
          "ip6tables": lambda: option(10, 41, 64, bytes(100)), "bridge": lambda: request(0x89A0),
-         "vlan": lambda: request(0x8983)},
-        (errno.ENOPROTOOPT, errno.EPERM, errno.EACCES))
-""",
-)  # fmt: skip
+         "vlan": lambda: request(0x8983)}, (errno.ENOPROTOOPT, errno.EPERM, errno.EACCES))
+""")  # fmt: skip

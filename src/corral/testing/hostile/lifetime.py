@@ -1,11 +1,13 @@
-"""Probes for the end: programs that refuse to go, hide from being ended, or attack those who would end them."""
+"""Probes for the end of programs: refusing to end, hiding from it, or attacking the processes that end them."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from corral.errors import CorralError
 from corral.results import ExecResult
+from corral.testing.hostile.prelude import compose_python
 from corral.testing.hostile.probe import (
     GRACE_SECONDS,
     Finding,
@@ -18,14 +20,15 @@ from corral.testing.hostile.probe import (
     unproven,
 )
 
-_TREE = "the tree of a call is known: a cgroup leaf ended by one write, or a subreaper"
-_INIT = "the kernel keeps signals from inside away from PID 1"
+_TREE = "the tree of a call is known: a cgroup leaf that one write kills, or a subreaper"
+_INIT = "the kernel does not deliver signals from inside to PID 1"
 
 
 _ARMED = 'os.write(1, b"armed\\n")'
 
 
 def _outlast(name: str, code: str) -> Probe:
+    """A program that tries to go on after its timeout."""
     return Probe(
         name, "lifetime", "host_dos", _TREE, _ARMED + code, timeout=1.0, expect=expect_gone_at_timeout, must_go=True
     )
@@ -60,9 +63,11 @@ if os.fork() == 0:
 os.kill(os.getpid(), signal.SIGSTOP)
 """)  # fmt: skip
 
-KEEP_FORKING = _outlast("run-away-by-forking", """
-# Each generation starts the next and ends: whoever lists processes and then kills them comes too late.
-os.setsid() if os.fork() == 0 else time.sleep(60)
+# Each generation starts the next and ends: a killer that first lists the processes comes too late.
+_RUN_AWAY = """
+if os.fork():
+    time.sleep(60)
+os.setsid()
 for generation in range(2500):
     try:
         if os.fork():
@@ -70,7 +75,9 @@ for generation in range(2500):
     except OSError:
         pass
     time.sleep(0.001)
-""")  # fmt: skip
+"""
+
+KEEP_FORKING = _outlast("run-away-by-forking", _RUN_AWAY)
 
 NO_FIRST_THREAD = _outlast("go-on-without-ones-first-thread", """
 # The kernel's way to kill a whole group passes over a process whose first thread has ended.
@@ -78,7 +85,7 @@ import threading
 if os.fork() == 0:
     os.setsid()
     threading.Thread(target=time.sleep, args=(60,)).start()
-    LIBC.syscall(93 if MACHINE == "aarch64" else 60, 0)
+    kernel("exit", 0)
 time.sleep(60)
 """)  # fmt: skip
 
@@ -104,8 +111,7 @@ time.sleep(60)
 """)  # fmt: skip
 
 NO_HANG_UP = Probe(
-    "leave-nohup-children-behind", "lifetime", "host_dos", _TREE,
-    """
+    "leave-nohup-children-behind", "lifetime", "host_dos", _TREE, """
 trap '' TERM INT HUP
 rm -f first-child second-child  # of an attempt that proved nothing
 child='import sys, time; open(sys.argv[2], "w").close(); time.sleep(60)'
@@ -115,9 +121,7 @@ disown -a
 until [ -e first-child ] && [ -e second-child ]; do sleep 0.02; done
 echo armed
 while :; do sleep 60; done
-""",
-    language="bash", timeout=3.0, expect=expect_gone_at_timeout, must_go=True,
-)  # fmt: skip
+""", language="bash", timeout=3.0, expect=expect_gone_at_timeout, must_go=True)  # fmt: skip
 
 
 def _expect_prompt_return(result: ExecResult, view: HostView) -> Finding | None:
@@ -127,20 +131,16 @@ def _expect_prompt_return(result: ExecResult, view: HostView) -> Finding | None:
 
 
 HOLD_OUTPUT = Probe(
-    "hold-the-output-open", "lifetime", "host_dos", "the result arrives when the direct child ends",
-    """
+    "hold-the-output-open", "lifetime", "host_dos", "the result arrives when the direct child ends", """
 if os.fork() == 0:
     os.setsid()
     time.sleep(20)
     os._exit(0)
 held("a child keeps the output open")
-""",
-    timeout=15, expect=_expect_prompt_return,
-)  # fmt: skip
+""", timeout=15, expect=_expect_prompt_return)  # fmt: skip
 
 OUTLIVE_SANDBOX = Probe(
-    "outlive-the-sandbox", "lifetime", "host_dos", "the kernel ends a PID namespace with its init",
-    """
+    "outlive-the-sandbox", "lifetime", "host_dos", "the kernel ends a PID namespace with its init", """
 for _ in range(5):
     if os.fork() == 0:
         os.setsid()
@@ -150,37 +150,26 @@ for _ in range(5):
             os.closerange(0, 3)
             time.sleep(60)
         os._exit(0)
-held("five daemons wait for the end")
-""",
-    alone=True,
-)  # fmt: skip
+held("five daemons wait for the end of the sandbox")
+""", alone=True)  # fmt: skip
 
 _KILL_INIT = """
-tried = []
-for number in range(1, 65):
-    try:
-        os.kill(1, number)
-        tried.append(number)
-    except OSError:
-        pass
+sent = [number for number in range(1, 65) if can(os.kill, 1, number)]
 handle = kernel("pidfd_open", 1, 0)
 for number in (9, 19, 15):
-    try:
-        signal.pidfd_send_signal(handle, number)
-    except OSError:
-        pass
+    can(signal.pidfd_send_signal, handle, number)
 time.sleep(0.3)
 state = read("/proc/1/stat").rpartition(b")")[2].split()[0] if os.path.exists("/proc/1/stat") else b"?"
-breached("PID 1 is stopped") if state in b"Tt" else held(f"{len(tried)} signals sent, PID 1 goes on")
+breached("PID 1 is stopped") if state in b"Tt" else held(f"{len(sent)} signals sent, PID 1 goes on")
 """
 
 KILL_INIT = Probe("kill-init", "lifetime", "neighbour_dos", _INIT, _KILL_INIT)
 
-KILL_INIT_AS_ROOT = Probe("kill-init-as-root-inside", "lifetime", "neighbour_dos", _INIT, _KILL_INIT, user="root")
+KILL_INIT_AS_ROOT = replace(KILL_INIT, name="kill-init-as-root-inside", user="root")
 
 _CRIPPLE_INIT = """
 limits = ctypes.create_string_buffer(struct.pack("=QQ", 0, 0), 16)
-# A pointer of which the lower half is zero, for whoever looks at that half alone.
+# A pointer whose lower half is zero, against a filter that looks at that half alone.
 LIBC.mmap.restype = ctypes.c_void_p
 place = LIBC.mmap(ctypes.c_void_p(1 << 32), 4096, 3, 0x100022, -1, 0)
 if place == 1 << 32:
@@ -204,59 +193,44 @@ try_all(attempts, (*REFUSED, errno.ESRCH))
 
 CRIPPLE_INIT = Probe(
     "cripple-init-by-limits-and-priorities", "lifetime", "neighbour_dos",
-    "the filter lets a program set limits of its own only; priorities of who has capabilities are the kernel's to keep",
+    "the filter lets a program set only its own limits; the kernel protects the priorities of privileged processes",
     _CRIPPLE_INIT,
 )  # fmt: skip
 
-CRIPPLE_INIT_AS_ROOT = Probe(
-    "cripple-init-as-root-inside", "lifetime", "neighbour_dos", "the same for root inside", _CRIPPLE_INIT, user="root",
-)  # fmt: skip
+CRIPPLE_INIT_AS_ROOT = replace(
+    CRIPPLE_INIT, name="cripple-init-as-root-inside", what_stops_it="the same for root inside", user="root"
+)
 
 FORGE_SIGNALS = Probe(
-    "forge-signals-of-the-kernel", "lifetime", "neighbour_dos", _INIT,
-    """
-log = []
-for number in (9, 19, 11, 15):
-    for code in (-1, -2, -60, 128):
-        information = ctypes.create_string_buffer(struct.pack("=iiiiii", number, 0, code, 0, 0, 0) + bytes(104))
-        try:
-            kernel("rt_sigqueueinfo", 1, number, information)
-        except OSError as error:
-            log.append(name_of(error.errno))
+    "forge-signals-of-the-kernel", "lifetime", "neighbour_dos", _INIT, """
+def queue(number, code):
+    information = struct.pack("=iiiiii", number, 0, code, 0, 0, 0) + bytes(104)
+    kernel("rt_sigqueueinfo", 1, number, ctypes.create_string_buffer(information))
+refused = sum(not can(queue, number, code) for number in (9, 19, 11, 15) for code in (-1, -2, -60, 128))
 # A signal that the kernel sends in our name when a pipe becomes readable.
 reader, writer = os.pipe()
-for number in (9, 19):
-    try:
-        fcntl.fcntl(reader, 10, number)
-        fcntl.fcntl(reader, fcntl.F_SETOWN, 1)
-        fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
-        os.write(writer, b"x")
-    except OSError as error:
-        log.append(name_of(error.errno))
+def send_by_pipe(number):
+    fcntl.fcntl(reader, 10, number)
+    fcntl.fcntl(reader, fcntl.F_SETOWN, 1)
+    fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC)
+    os.write(writer, b"x")
+refused += sum(not can(send_by_pipe, number) for number in (9, 19))
 time.sleep(0.3)
-held(f"refusals: {sorted(set(log))}; the host asks the sandbox")
-""",
-)  # fmt: skip
+held(f"{refused} of 18 refused; the host checks that the sandbox still works")
+""")  # fmt: skip
 
 SIGNAL_STORM = Probe(
-    "storm-init-with-signals", "lifetime", "neighbour_dos", _INIT + "; one handler that does nothing",
-    """
+    "storm-init-with-signals", "lifetime", "neighbour_dos", _INIT + "; its one handler does nothing", """
 for _ in range(3):
     if os.fork() == 0:
         break
 end = time.monotonic() + 0.7
 sent = 0
 while time.monotonic() < end:
-    for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
-        try:
-            os.kill(1, number)
-            sent += 1
-        except OSError:
-            pass
+    sent += sum(can(os.kill, 1, n) for n in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGCONT))
 time.sleep(0.2)
 held(f"{sent} signals sent")
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 
 async def _still_serves(scene: Scene) -> Finding | None:
@@ -265,40 +239,34 @@ async def _still_serves(scene: Scene) -> Finding | None:
             await scene.sandbox.files.write("after", b"42")
             content = await scene.sandbox.files.read("after")
     except TimeoutError:
-        return breached("files hang: whoever serves them was stopped from inside")
+        return breached("files hang: the file agent was stopped from inside")
     except CorralError as error:
         return breached(f"files no longer work: {error.code}")
     return None if content == b"42" else breached(f"files give {content!r}")
 
 
 _SERVANTS = """
-spared = {{1, os.getpid(), *OTHERS}}
-hit = []
-for pid in range(2, 400):
-    if pid not in spared:
-        try:
-            os.kill(pid, {number})
-            hit.append(pid)
-        except OSError:
-            pass
+others = set(range(2, 400)) - {os.getpid(), os.getppid()}
+hit = [pid for pid in sorted(others) if can(os.kill, pid, NUMBER)]
 time.sleep(0.3)
-held(f"reached {{hit}}")
+held(f"reached {hit}")
 """
 
 KILL_SERVANTS = Probe(
     "kill-whoever-serves-the-host", "lifetime", "neighbour_dos",
-    "another uid as root; else what was killed is started again",
-    _SERVANTS.format(number=9).replace("OTHERS", "[os.getppid()]"), after=_still_serves, alone=True,
+    "as root, the file agent has another uid; otherwise it is started again",
+    _SERVANTS.replace("NUMBER", "9"), after=_still_serves, alone=True,
 )  # fmt: skip
 
 STOP_SERVANTS = Probe(
-    "stop-whoever-serves-the-host", "lifetime", "host_dos", "another uid as root; else nobody waits for ever",
-    _SERVANTS.format(number=19).replace("OTHERS", "[os.getppid()]"), after=_still_serves, alone=True,
+    "stop-whoever-serves-the-host", "lifetime", "host_dos",
+    "as root, the file agent has another uid; otherwise the host's wait for it is bounded",
+    _SERVANTS.replace("NUMBER", "19"), after=_still_serves, alone=True,
 )  # fmt: skip
 
-STOP_SERVANTS_AS_ROOT = Probe(
-    "stop-whoever-serves-the-host-as-root-inside", "lifetime", "host_dos", "nobody on the host waits for ever",
-    _SERVANTS.format(number=19).replace("OTHERS", "[os.getppid()]"), after=_still_serves, alone=True, user="root",
+STOP_SERVANTS_AS_ROOT = replace(
+    STOP_SERVANTS, name="stop-whoever-serves-the-host-as-root-inside", user="root",
+    what_stops_it="the host's wait for the file agent is bounded",
 )  # fmt: skip
 
 
@@ -309,34 +277,29 @@ def _expect_result(result: ExecResult, view: HostView) -> Finding:
 
 
 KILL_PARENT = Probe(
-    "kill-ones-own-subreaper", "lifetime", "host_dos", "a tree that has lost its root is ended",
-    """
+    "kill-ones-own-subreaper", "lifetime", "host_dos", "a tree without its subreaper is ended", """
 if os.getppid() != 1:
     os.kill(os.getppid(), 9)
 if os.fork() == 0:
     os.setsid()
 time.sleep(60)
-""",
-    timeout=1.5, expect=_expect_result, alone=True, must_go=True,
-)  # fmt: skip
+""", timeout=1.5, expect=_expect_result, alone=True, must_go=True)  # fmt: skip
 
 STOP_PARENT = Probe(
-    "stop-ones-own-subreaper", "lifetime", "host_dos", "the timeout is init's, not the subreaper's",
-    """
+    "stop-ones-own-subreaper", "lifetime", "host_dos", "the timeout is init's, not the subreaper's", """
 if os.getppid() != 1:
     os.kill(os.getppid(), 19)
 print("gone", flush=True)
 os._exit(0)
-""",
-    timeout=1.5, expect=_expect_result, alone=True, must_go=True,
-)  # fmt: skip
+""", timeout=1.5, expect=_expect_result, alone=True, must_go=True)  # fmt: skip
 
 
 async def _beside_another_call(scene: Scene) -> Finding | None:
-    """The same run-away while another call goes on: that one must live, the run-away must not."""
+    """Run away while another call goes on: that call must live, the run-away must not."""
     other = await scene.sandbox.start(["sleep", "30"])
     try:
-        result = await scene.sandbox.exec(["python3", "-c", _COMET, scene.token], timeout=1.0)
+        program = compose_python(_RUN_AWAY)
+        result = await scene.sandbox.exec(["python3", "-c", program, scene.token], timeout=1.0)
         if result.reason != "timeout":
             return unproven(f"ended by {result.reason}: {result.output[-200:]}")
         try:
@@ -346,21 +309,6 @@ async def _beside_another_call(scene: Scene) -> Finding | None:
         return breached("the other call was ended too")
     finally:
         await other.aclose()
-
-
-_COMET = """
-import os, time
-if os.fork():
-    time.sleep(60)
-os.setsid()
-for generation in range(2500):
-    try:
-        if os.fork():
-            os._exit(0)
-    except OSError:
-        pass
-    time.sleep(0.001)
-"""
 
 
 BESIDE = Probe(

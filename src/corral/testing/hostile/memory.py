@@ -1,4 +1,4 @@
-"""Probes for memory: bombs of every kind of it, each bounded, each tried a little beyond the sandbox's limit."""
+"""Probes for memory: bombs of every kind of memory, each bounded, which take a little more than the sandbox's limit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from corral.testing.hostile.probe import Probe, expect_stopped_or_killed
 _BYTES = 3 << 30
 
 MEMORY = Probe(
-    "memory-bomb", "resources", "host_dos", "memory.max of the cgroup, or RLIMIT_DATA and sampling",
-    f"""
+    "memory-bomb", "resources", "host_dos", "memory.max of the cgroup, or RLIMIT_DATA and sampling", f"""
 goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
 held_bytes, chunks = 0, []
 try:
@@ -20,16 +19,13 @@ except MemoryError:
     held(f"no more after {{held_bytes >> 20}} MiB")
 hold(2.0)
 breached(f"holds {{held_bytes >> 20}} MiB of {{T['limits']['memory_bytes'] >> 20}}")
-""",
-    timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
-)  # fmt: skip
+""", timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True)  # fmt: skip
 
 
 def _of_many(name: str, hold: str, why: str) -> Probe:
-    """A bomb that no process carries alone."""
+    """A bomb in four processes, each of which stays below the limit."""
     return Probe(
-        name, "resources", "host_dos", why,
-        f"""
+        name, "resources", "host_dos", why, f"""
 import threading
 share = bounded(T["limits"]["memory_bytes"], {_BYTES}) // 4
 def keep():
@@ -39,30 +35,19 @@ def keep():
     except MemoryError:
         os._exit(3)
     os._exit(0)
-children = []
-for _ in range(4):
-    child = os.fork()
-    if child == 0:
-        {hold}
-    children.append(child)
+def start():
+    {hold}
+children = [fork(start) for _ in range(4)]
 deadline = time.monotonic() + 4
 ended = []
 while time.monotonic() < deadline and not ended:
     time.sleep(0.1)
-    for child in children:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            ended.append(status)
+    ended = [status for pid, status in (os.waitpid(child, os.WNOHANG) for child in children) if pid]
 for child in children:
-    try:
-        os.kill(child, 9)
-    except OSError:
-        pass
-(held if ended
-    else breached)(f"4 × {{share >> 20}} MiB against {{T['limits']['memory_bytes'] >> 20}} MiB: ended {{ended}}")
-""",
-        timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True,
-    )  # fmt: skip
+    can(os.kill, child, 9)
+text = f"4 × {{share >> 20}} MiB against {{T['limits']['memory_bytes'] >> 20}} MiB: ended {{ended}}"
+(held if ended else breached)(text)
+""", timeout=20, expect=expect_stopped_or_killed, may_end=True, alone=True)  # fmt: skip
 
 
 MEMORY_OF_MANY = _of_many("memory-bomb-of-many-processes", "keep()", "memory.max of the cgroup, or the sum by sampling")
@@ -70,16 +55,15 @@ MEMORY_OF_MANY = _of_many("memory-bomb-of-many-processes", "keep()", "memory.max
 MEMORY_WITHOUT_FIRST_THREADS = _of_many(
     "memory-bomb-of-processes-without-their-first-threads",
     """threading.Thread(target=lambda: (time.sleep(0.3), keep())).start()
-        LIBC.syscall(93 if MACHINE == "aarch64" else 60, 0)""",
-    "memory.max of the cgroup, or sampling that asks another thread where the first one has ended",
+    kernel("exit", 0)""",
+    "memory.max of the cgroup, or sampling that asks another thread if the first one has ended",
 )  # fmt: skip
 
 
 def _hidden_memory(name: str, how: str, why: str) -> Probe:
-    """A bomb of memory that no process's resident size shows."""
+    """A bomb of memory that is in no process's resident size."""
     return Probe(
-        name, "resources", "host_dos", why,
-        f"""
+        name, "resources", "host_dos", why, f"""
 goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
 taken = 0
 kept = []
@@ -89,11 +73,8 @@ LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 LIBC.shmdt.argtypes = [ctypes.c_void_p]
 {how}
 def pass_on():
-    "A process may hold so many descriptors only: let another one hold these."
-    child = os.fork()
-    if child == 0:
-        signal.pause()
-        os._exit(0)
+    "Let another process hold these descriptors: the number in one process is limited."
+    fork(signal.pause)
     kept.clear()
     os.closerange(3, 1 << 16)
 while taken < goal:
@@ -105,12 +86,10 @@ while taken < goal:
         try:
             pass_on()
         except OSError as refusal:
-            held(f"no more after {{taken >> 20}} MiB and as many processes as there may be: {{refusal}}")
+            held(f"no more after {{taken >> 20}} MiB and the last possible process: {{refusal}}")
 hold(3.0)
 breached(f"holds {{taken >> 20}} MiB of {{T['limits']['memory_bytes'] >> 20}}")
-""",
-        timeout=25, expect=expect_stopped_or_killed, may_end=True, alone=True,
-    )  # fmt: skip
+""", timeout=25, expect=expect_stopped_or_killed, may_end=True, alone=True)  # fmt: skip
 
 
 MEMORY_FILES = _hidden_memory(
@@ -184,8 +163,7 @@ def take():
 )  # fmt: skip
 
 SHARED_MEMORY = Probe(
-    "fill-dev-shm", "resources", "host_dos", "a tmpfs with a size",
-    f"""
+    "fill-dev-shm", "resources", "host_dos", "a tmpfs with a size", f"""
 goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
 written, path = 0, "/dev/shm/bomb"
 try:
@@ -197,22 +175,16 @@ except OSError as error:
     held(f"{{name_of(error.errno)}} after {{written >> 20}} MiB")
 os.unlink(path)
 breached(f"{{written >> 20}} MiB in /dev/shm")
-""",
-    timeout=20, expect=expect_stopped_or_killed, may_end=True,
-)  # fmt: skip
+""", timeout=20, expect=expect_stopped_or_killed, may_end=True)  # fmt: skip
 
 SHARED_MEMORY_INODES = Probe(
-    "fill-dev-shm-with-empty-files", "resources", "host_dos", "a tmpfs with a number of inodes",
-    """
-made = 0
-try:
-    for made in range(20000):
-        os.close(os.open(f"/dev/shm/bomb-{made}", os.O_CREAT | os.O_WRONLY))
-except OSError as error:
-    why = name_of(error.errno)
-    for number in range(made):
-        os.unlink(f"/dev/shm/bomb-{number}")
-    held(f"{why} after {made}")
-breached(f"{made} files")
-""",
-)  # fmt: skip
+    "fill-dev-shm-with-empty-files", "resources", "host_dos", "a tmpfs with a number of inodes", """
+def make(number):
+    os.close(os.open(f"/dev/shm/bomb-{number}", os.O_CREAT | os.O_WRONLY))
+made, why = repeat(make, 20000)
+if made == 20000:
+    breached(f"{made} files")
+for number in range(made):
+    os.unlink(f"/dev/shm/bomb-{number}")
+held(f"{why} after {made}")
+""")  # fmt: skip

@@ -1,4 +1,4 @@
-"""A second sandbox beside the attacked one, with something of every kind in it that a lateral probe could find."""
+"""A second sandbox beside the attacked one, with a process, files, sockets and locks for lateral probes to find."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ while True:
         print(json.dumps(count), flush=True)
         count = {"signals": 0, "connections": 0}
 """
-"""It prints one line when it is ready, and one whenever it is touched."""
+"""It prints one line when it is ready, and one each time it is touched."""
 
 
 @dataclass(slots=True)
 class Neighbour:
-    """A second sandbox with a victim in it."""
+    """A second sandbox with a victim process in it."""
 
     sandbox: AsyncSandbox
     victim: AsyncProcess
@@ -70,7 +70,7 @@ class Neighbour:
     heard: list[bytes]
 
     def touched(self) -> str | None:
-        """What the victim says has been done to it."""
+        """What the victim reports about signals and connections; None if it got none."""
         said = b"".join(self.heard).decode(errors="replace").splitlines()
         return f"the neighbour's victim was touched: {said[1]}" if len(said) > 1 else None
 

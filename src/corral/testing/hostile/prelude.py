@@ -1,4 +1,4 @@
-"""What is put before each probe's program: how it tries, and how it says what came of it."""
+"""The functions that every probe's program starts with: to try an attack, and to report what happened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from corral.testing.hostile.probe import Probe
 
 _PYTHON = r"""
-import ctypes, errno, fcntl, json, os, signal, socket, stat, struct, sys, time
+import ctypes, errno, fcntl, json, os, resource, signal, socket, stat, struct, sys, time
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.syscall.restype = ctypes.c_long
@@ -18,9 +18,9 @@ MACHINE = os.uname().machine
 NUMBERS = {
     "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bpf": (321, 280), "cachestat": 451,
     "chroot": (161, 51), "clock_adjtime": (305, 266), "clock_settime": (227, 112), "clone": (56, 220), "clone3": 435,
-    "delete_module": (176, 106), "fanotify_init": (300, 262), "finit_module": (313, 273), "fsopen": 430, "fspick": 433,
-    "init_module": (175, 105), "inotify_init1": (294, 26), "io_setup": (206, 0), "io_uring_setup": 425,
-    "ioprio_set": (251, 30), "kcmp": (312, 272),
+    "delete_module": (176, 106), "exit": (60, 93), "fanotify_init": (300, 262), "finit_module": (313, 273),
+    "fsopen": 430, "fspick": 433, "init_module": (175, 105), "inotify_init1": (294, 26), "io_setup": (206, 0),
+    "io_uring_setup": 425, "ioprio_set": (251, 30), "kcmp": (312, 272),
     "kexec_file_load": (320, 294), "kexec_load": (246, 104), "keyctl": (250, 219), "listmount": 458,
     "memfd_create": (319, 279), "memfd_secret": 447, "mount": (165, 40), "mount_setattr": 442, "move_mount": 429,
     "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "open_tree": 428, "perf_event_open": (298, 241),
@@ -72,7 +72,7 @@ def name_of(code):
 
 
 def try_all(attempts, stops=REFUSED):
-    "Run each attempt. Only an error in `stops` is a refusal: another one means that the kernel looked into it."
+    "Run each attempt. Only an error in `stops` is a refusal: any other means that the kernel looked at the arguments."
     log = []
     for name, attempt in attempts.items():
         try:
@@ -88,8 +88,45 @@ def try_all(attempts, stops=REFUSED):
     held(", ".join(log))
 
 
+def try_each(attempt, cases, stops=REFUSED):
+    "`try_all` for one function with many arguments; a case that is a tuple holds several of them."
+    named = cases if isinstance(cases, dict) else {str(case): case for case in cases}
+    try_all({name: lambda case=case: attempt(*case) if isinstance(case, tuple) else attempt(case)
+             for name, case in named.items()}, stops)
+
+
+def can(function, *arguments):
+    "True if the call raises no OSError."
+    try:
+        function(*arguments)
+    except OSError:
+        return False
+    return True
+
+
+def repeat(take, times):
+    "Call `take` with 0, 1, 2 … until it is refused: how often it worked, and what stopped it."
+    for count in range(times):
+        try:
+            take(count)
+        except (OSError, RuntimeError, MemoryError) as error:
+            return count, name_of(error.errno) if isinstance(error, OSError) else str(error)
+    return times, "the goal"
+
+
+def fork(work):
+    "Run `work` in a new process, which ends after it; the number of that process."
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
+
+
 def in_child(function):
-    "What a function gives in a process of its own: its number, an OSError raised again, or minus the signal."
+    "Call a function in a new process: its number, its OSError raised again, or minus the signal that ended it."
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -118,8 +155,30 @@ def read(path, limit=65536):
         return file.read(limit) or b""
 
 
+def peek(path, limit=65536):
+    "`read`, with nothing for a file that can't be read."
+    try:
+        return read(path, limit)
+    except OSError:
+        return b""
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def status():
+    "The fields of this process in /proc."
+    return dict(line.split(":\t", 1) for line in read("/proc/self/status").decode().splitlines() if ":\t" in line)
+
+
+def raise_descriptor_limit():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+
+
 def hold(seconds=0.0):
-    "Keep what was taken until the host and the neighbour have looked, who then say so on standard input."
+    "Keep what was taken until the host has checked itself and the neighbour, and says so on standard input."
     os.write(1, b"\nholding\n")
     end = time.monotonic() + seconds
     os.read(0, 1)
@@ -127,14 +186,14 @@ def hold(seconds=0.0):
 
 
 def only_loopback():
-    "Nothing is sent anywhere unless this namespace has no interface but loopback."
+    "Ends the probe as breached if this namespace has another interface, so that nothing is sent to a real network."
     names = [line.split(":")[0].strip() for line in read("/proc/net/dev").decode().splitlines()[2:]]
     if names != ["lo"]:
         breached(f"this network has more than loopback: {names}; nothing was sent")
 
 
 def bounded(limit, ceiling, factor=1.5):
-    "How far a bomb goes: beyond the limit, but never past the ceiling."
+    "How much a bomb takes: more than the limit, and never more than the ceiling."
     goal = int(limit * factor)
     if goal > ceiling:
         say("unproven", f"a limit of {limit} is beyond what a bounded bomb may try ({ceiling})")
@@ -149,8 +208,13 @@ breached() { say breached "$*"; }
 
 
 def compose(probe: Probe, *, targets: Mapping[str, Any]) -> str:
-    """The whole program. Targets stand in the program itself, so that no environment or argument carries them."""
+    """Give the whole program. It contains the targets, so that they are in no environment and no argument."""
     if probe.language == "bash":
         values = "".join(f"{name}='{value}'\n" for name, value in targets.items() if isinstance(value, int | str))
         return f"{values}{_BASH}\n{probe.code}"
-    return f"{_PYTHON}\nT = json.loads({json.dumps(dict(targets))!r})\n{probe.code}"
+    return compose_python(probe.code, targets=targets)
+
+
+def compose_python(code: str, *, targets: Mapping[str, Any] | None = None) -> str:
+    """Give a whole Python program, which has the functions above and prints a verdict by them."""
+    return f"{_PYTHON}\nT = json.loads({json.dumps(dict(targets or {}))!r})\n{code}"

@@ -1,13 +1,14 @@
-"""What a hostile probe is, what the host sees of it, and what can be said afterwards.
+"""The types of the hostile suite: a probe, what the host sees of it, and the finding.
 
 A probe is a small program that tries one attack from inside and prints one JSON line,
-`{"verdict": "held" | "breached",
-    "evidence": "..."}`. Where the inside view can lie, the host judges: by canaries, by its
-own list of processes, by the neighbour. Silence, a crash and a timeout are never a success.
+`{"verdict": "held" | "breached", "evidence": "..."}`. Where a program could be wrong about itself, the host judges: by
+canaries, by its own list of processes, by the neighbour. Silence, a crash and a timeout never count as success.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +21,7 @@ Area = Literal["files", "kernel", "proc", "resources", "network", "lifetime", "t
 Severity = Literal["escape", "host_leak", "lateral", "host_dos", "neighbour_dos", "info"]
 
 GRACE_SECONDS = 3.0
-"""How long after its timeout an attack may take to be gone."""
+"""How long after its timeout a program's processes may take to disappear."""
 
 
 class Verdict(StrEnum):
@@ -30,12 +31,12 @@ class Verdict(StrEnum):
     BREACHED = "breached"
     UNPROVEN = "unproven"
     UNPROMISED = "unpromised"
-    """It came through, and the backend says of itself that this limit is soft here."""
+    """The attack succeeded, and the backend reports that this limit is soft here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A verdict with what speaks for it."""
+    """A verdict and its evidence."""
 
     verdict: Verdict
     evidence: str
@@ -43,19 +44,19 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """What the host saw of one probe, once it was over."""
+    """What the host saw of one probe, after it ended."""
 
     words: tuple[str, ...] = ()
-    """Names of this host (paths, host name) that nothing inside may know."""
+    """Names of this host (paths, host name) that must not be known inside."""
     while_holding: tuple[str, ...] | None = None
-    """What went wrong at the neighbour or on the host while the probe held what it took; None: it never held."""
+    """What went wrong in the neighbour or on the host while the probe held resources; None if it never did."""
     deadline: float = 0.0
     """The probe's timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """For the host's own part of a probe: the sandbox after the program has run."""
+    """The sandbox after a probe's program has run, for the part of a probe that the host carries out."""
 
     sandbox: AsyncSandbox
     result: ExecResult
@@ -64,18 +65,18 @@ class Scene:
     secrets: tuple[str, ...]
     limits: dict[str, int]
     folders: tuple[str, ...] = ()
-    """Folders of this host that a sandbox must not have: the data folder is among them."""
+    """Folders of this host that must not be in a sandbox, among them the data folder."""
 
     def find_secret(self, data: bytes) -> str | None:
-        """Say which secret of the host is in there."""
+        """Name the secret of the host that is in the data, if any."""
         return next((f"a secret of the host came along: {s[:14]}…" for s in self.secrets if s.encode() in data), None)
 
 
 Expect = Callable[[ExecResult, HostView], Finding | None]
-"""The host's judgement; None leaves it to what the program printed."""
+"""The host's judgement; None if the verdict that the program printed decides."""
 
 After = Callable[[Scene], Awaitable[Finding | None]]
-"""What the host does next, such as reading what the program has laid out as a trap; None when nothing was wrong."""
+"""What the host does after the program, such as reading a file that is a trap; None if nothing was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +91,17 @@ class Probe:
     language: Literal["python", "bash"] = "python"
     timeout: float = 10.0
     user: str | None = None
-    """Run as this user inside; where the sandbox has no such user, there is nothing to attack."""
+    """The user to run as; if the sandbox has no such user, the attack is impossible, and counts as held."""
     alone: bool = False
-    """In a sandbox of its own, which is closed before the host looks for survivors."""
+    """Run in a new sandbox, which is closed before the host looks for remaining processes."""
     neighbour_code: str = ""
-    """What the neighbour must be able to do while the probe holds what it took."""
+    """What the neighbour must be able to do while the probe holds resources."""
     may_end: bool = False
-    """The sandbox may end by this, as long as it says so."""
+    """The attack may end the sandbox, if later calls report that it is gone."""
     must_go: bool = False
-    """Every process of it must be gone with its call."""
+    """All of its processes must be gone when its call ends."""
     victim: bool = False
-    """Needs a second sandbox with something to attack."""
+    """Needs a second sandbox, with a process to attack."""
     expect: Expect | None = None
     after: After | None = None
 
@@ -110,22 +111,32 @@ class Probe:
 
 
 def held(evidence: str) -> Finding:
-    """It was stopped."""
+    """The attack was stopped."""
     return Finding(Verdict.HELD, evidence)
 
 
 def breached(evidence: str) -> Finding:
-    """It got through."""
+    """The attack succeeded."""
     return Finding(Verdict.BREACHED, evidence)
 
 
 def unproven(evidence: str) -> Finding:
-    """Nobody can say."""
+    """The probe showed nothing."""
     return Finding(Verdict.UNPROVEN, evidence)
 
 
+def read_verdict(result: ExecResult) -> Finding | None:
+    """Find the last verdict that a program printed."""
+    for line in reversed(result.stdout.splitlines()):
+        if line.startswith('{"verdict"'):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                said = json.loads(line)
+                return Finding(Verdict(said["verdict"]), str(said["evidence"]))
+    return None
+
+
 def expect_no_host_words(result: ExecResult, view: HostView) -> Finding | None:
-    """What the program printed names nothing of this host."""
+    """Breached if the output contains a name of this host."""
     for word in view.words:
         if word in result.output:
             return breached(f"shows {word!r} of the host")
@@ -133,10 +144,10 @@ def expect_no_host_words(result: ExecResult, view: HostView) -> Finding | None:
 
 
 def expect_gone_at_timeout(result: ExecResult, view: HostView) -> Finding:
-    """It ran into its timeout, was ended at once, and left no process."""
+    """Held if the program ran into its timeout and was ended at once."""
     late = result.usage.wall_seconds - view.deadline
     if "armed" not in result.stdout:
-        return unproven(f"it never came to its attack: {result.output[-200:]!r}")
+        return unproven(f"it ended before its attack: {result.output[-200:]!r}")
     if result.reason != "timeout":
         return unproven(
             f"ended by {result.reason} with {result.exit_code} before its timeout: {result.output[-200:]!r}"
@@ -147,16 +158,16 @@ def expect_gone_at_timeout(result: ExecResult, view: HostView) -> Finding:
 
 
 def expect_stopped_or_killed(result: ExecResult, view: HostView) -> Finding | None:
-    """A bomb may be refused, which it says itself, or be killed, which the result says."""
+    """Held if the program was killed by a limit, as the result says; if it was refused more, it says so itself."""
     if result.reason == "oom":
-        return held("ended by the kernel for want of memory")
+        return held("ended by the kernel: out of memory")
     if result.limit:
         return held(f"ended by the limit of {result.limit}")
     return None
 
 
 def expect_stopped_or_ended(result: ExecResult, view: HostView) -> Finding | None:
-    """The same for a probe that is ended by SIGKILL or says that it got through: not every wire names the limit."""
+    """`expect_stopped_or_killed`, and SIGKILL counts as a limit: some protocols don't carry the limit's name."""
     if result.reason == "signalled" and result.exit_code == 137:
-        return held("ended by SIGKILL before it could say that it got through")
+        return held("ended by SIGKILL before it succeeded")
     return expect_stopped_or_killed(result, view)

@@ -1,4 +1,4 @@
-"""Probes for resources: bombs, each bounded, each tried beyond the sandbox's limit and never far beyond.
+"""Probes for resources: bombs, each bounded, which take a little more than the sandbox's limit.
 
 A bomb holds what it took for a moment, in which the host and the neighbour must be able to work.
 """
@@ -30,142 +30,96 @@ _SLACK = 16
 _FORKS, _BYTES, _INODES = 3000, 3 << 30, 100_000
 
 FORKS = Probe(
-    "fork-bomb", "resources", "host_dos", "pids.max of the cgroup, or RLIMIT_NPROC in the user namespace",
-    f"""
+    "fork-bomb", "resources", "host_dos", "pids.max of the cgroup, or RLIMIT_NPROC in the user namespace", f"""
 limit = T["limits"]["processes"]
-goal = bounded(limit, {_FORKS})
 children = []
-why = "the goal"
-for _ in range(goal):
-    try:
-        child = os.fork()
-    except OSError as error:
-        why = name_of(error.errno)
-        break
-    if child == 0:
-        signal.pause()
-        os._exit(0)
-    children.append(child)
+made, why = repeat(lambda _: children.append(fork(signal.pause)), bounded(limit, {_FORKS}))
 hold()
 for child in children:
     os.kill(child, 9)
 for child in children:
     os.waitpid(child, 0)
-(held if len(children) <= limit + {_SLACK} else breached)(f"{{len(children)}} forks of {{limit}}, then {{why}}")
-""",
-)  # fmt: skip
+(held if made <= limit + {_SLACK} else breached)(f"{{made}} forks of {{limit}}, then {{why}}")
+""")  # fmt: skip
 
 THREADS = Probe(
-    "thread-bomb", "resources", "host_dos", "threads count as processes",
-    f"""
-limit = T["limits"]["processes"]
-goal = bounded(limit, {_FORKS})
+    "thread-bomb", "resources", "host_dos", "threads count as processes", f"""
 import threading
+limit = T["limits"]["processes"]
 threading.stack_size(65536)
 end = threading.Event()
-threads = []
-why = "the goal"
-try:
-    for _ in range(goal):
-        thread = threading.Thread(target=end.wait, daemon=True)
-        thread.start()
-        threads.append(thread)
-except (RuntimeError, MemoryError) as error:
-    why = str(error)
+made, why = repeat(lambda _: threading.Thread(target=end.wait, daemon=True).start(), bounded(limit, {_FORKS}))
 hold()
 end.set()
-(held if len(threads) <= limit + {_SLACK} else breached)(f"{{len(threads)}} threads of {{limit}}, then {{why}}")
-""",
-)  # fmt: skip
+(held if made <= limit + {_SLACK} else breached)(f"{{made}} threads of {{limit}}, then {{why}}")
+""")  # fmt: skip
 
 ZOMBIES = Probe(
-    "zombie-storm", "resources", "host_dos", "zombies count as processes; init reaps what is orphaned",
-    f"""
+    "zombie-storm", "resources", "host_dos", "zombies count as processes; init reaps orphans", f"""
 limit = T["limits"]["processes"]
-left = 0
-for _ in range(bounded(limit, {_FORKS}, 3)):
-    try:
-        if os.fork() == 0:
-            os._exit(0)
-        left += 1
-    except OSError:
-        break
+left, why = repeat(lambda _: fork(lambda: None), bounded(limit, {_FORKS}, 3))
 hold()
 (held if left <= limit + {_SLACK} else breached)(f"{{left}} zombies, left to init")
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
 ORPHANS = Probe(
-    "orphan-storm", "resources", "neighbour_dos", "init reaps; the tree of a call is known",
-    """
+    "orphan-storm", "resources", "neighbour_dos", "init reaps; the tree of a call is known", """
+def leave_an_orphan():
+    if os.fork() == 0:
+        os.setsid()
 made = 0
 for _ in range(300):
     try:
-        child = os.fork()
+        os.waitpid(fork(leave_an_orphan), 0)
+        made += 1
     except OSError:
         time.sleep(0.005)
-        continue
-    if child == 0:
-        try:
-            if os.fork() == 0:
-                os.setsid()
-        except OSError:
-            pass
-        os._exit(0)
-    os.waitpid(child, 0)
-    made += 1
 held(f"{made} orphans made and reaped")
-""",
-)  # fmt: skip
+""")  # fmt: skip
 
-_DISK = f"""
+_WAIT_FOR_SAMPLING = "time.sleep(8)  # a soft limit is checked only now and then"
+
+
+def _fill_disk(name: str, then: str = "pass") -> Probe:
+    return Probe(
+        name, "resources", "host_dos", "a file system of fixed size for each sandbox, or sampling", f"""
 goal = bounded(T["limits"]["disk_bytes"], {_BYTES})
 written, kept, block = 0, [], b"x" * (1 << 20)
 try:
     while written < goal:
         path = f"bomb-{{len(kept)}}"
         kept.append(os.open(path, os.O_CREAT | os.O_WRONLY))
-        NAMELESS
+        {then}
         for _ in range(16):
             written += os.write(kept[-1], block)
 except OSError as error:
     held(f"{{name_of(error.errno)}} after {{written >> 20}} MiB")
-# A soft limit looks now and then: wait for it.
-time.sleep(8)
+{_WAIT_FOR_SAMPLING}
 breached(f"{{written >> 20}} MiB on a disk of {{T['limits']['disk_bytes'] >> 20}}")
-"""
+""", timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
 
-_QUOTA = "a file system of its own with a size, or sampling"
 
-DISK = Probe("fill-the-disk", "resources", "host_dos", _QUOTA, _DISK.replace("NAMELESS", "pass"),
-             timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
+DISK = _fill_disk("fill-the-disk")
 
-DISK_NAMELESS = Probe("fill-the-disk-with-deleted-files", "resources", "host_dos", _QUOTA, _DISK.replace("NAMELESS",
-    "os.unlink(path)"),
-                      timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
+DISK_NAMELESS = _fill_disk("fill-the-disk-with-deleted-files", "os.unlink(path)")
 
 INODES = Probe(
-    "use-up-the-inodes", "resources", "host_dos", "a file system of its own with a number of inodes, or sampling",
-    f"""
+    "use-up-the-inodes", "resources", "host_dos", "a file system with a fixed number of inodes, or sampling", f"""
+def make(number):
+    if number % 1000 == 0:
+        os.mkdir(f"many-{{number}}")
+        os.chdir(f"many-{{number}}")
+    os.close(os.open(f"{{number}}", os.O_CREAT | os.O_WRONLY))
 goal = bounded(T["limits"]["inodes"], {_INODES})
-made = 0
-try:
-    for made in range(goal):
-        if made % 1000 == 0:
-            os.mkdir(f"many-{{made}}")
-            os.chdir(f"many-{{made}}")
-        os.close(os.open(f"{{made}}", os.O_CREAT | os.O_WRONLY))
-except OSError as error:
-    held(f"{{name_of(error.errno)}} after {{made}}")
-time.sleep(8)
+made, why = repeat(make, goal)
+if made < goal:
+    held(f"{{why}} after {{made}}")
+{_WAIT_FOR_SAMPLING}
 breached(f"{{made}} files, {{T['limits']['inodes']}} allowed")
-""",
-    timeout=30, expect=expect_stopped_or_killed, alone=True,
-)  # fmt: skip
+""", timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
 
 SPARSE = Probe(
-    "make-a-file-of-a-terabyte", "resources", "host_dos", "RLIMIT_FSIZE",
-    """
+    "make-a-file-of-a-terabyte", "resources", "host_dos", "RLIMIT_FSIZE", """
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 def attempt(function):
     descriptor = os.open("sparse", os.O_CREAT | os.O_RDWR)
@@ -175,32 +129,21 @@ def attempt(function):
     finally:
         os.close(descriptor)
         os.unlink("sparse")
-try_all({"truncate": lambda: attempt(lambda d: os.ftruncate(d, 1 << 40)),
-    "allocate": lambda: attempt(lambda d: os.posix_fallocate(d, 0, 1 << 40)),
-         "write far": lambda: attempt(lambda d: os.pwrite(d, b"x", 1 << 40))}, (errno.EFBIG, errno.ENOSPC,
-         errno.EINVAL))
-""",
-)  # fmt: skip
+try_each(attempt, {"truncate": lambda d: os.ftruncate(d, 1 << 40),
+                   "allocate": lambda d: os.posix_fallocate(d, 0, 1 << 40),
+                   "write far": lambda d: os.pwrite(d, b"x", 1 << 40)}, (errno.EFBIG, errno.ENOSPC, errno.EINVAL))
+""")  # fmt: skip
 
 
 def _exhaust(name: str, take: str, allowed: str, why: str, neighbour: str) -> Probe:
     return Probe(
-        name, "resources", "neighbour_dos", why,
-        f"""
-taken = []
-why = "the goal"
-import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-try:
-    for _ in range(20000):
-        taken.append({take})
-except OSError as error:
-    why = name_of(error.errno)
+        name, "resources", "neighbour_dos", why, f"""
+raise_descriptor_limit()
+kept = []
+taken, why = repeat(lambda _: kept.append({take}), 20000)
 hold()
-(held if len(taken) <= {allowed} else breached)(f"{{len(taken)}}, then {{why}}")
-""",
-        neighbour_code=neighbour,
-    )  # fmt: skip
+(held if taken <= {allowed} else breached)(f"{{taken}}, then {{why}}")
+""", neighbour_code=neighbour)  # fmt: skip
 
 
 DESCRIPTORS = _exhaust(
@@ -209,10 +152,10 @@ DESCRIPTORS = _exhaust(
 )  # fmt: skip
 INOTIFY = _exhaust(
     "use-up-inotify-instances", 'kernel("inotify_init1", 0)',
-    # With one user id, what is taken is taken from the user of the host and from all of its other sandboxes.
+    # With one user id, the sandbox takes from the user on the host and from all of the user's other sandboxes.
     'int(read("/proc/sys/fs/inotify/max_user_instances")) // '
     '(16 if read("/proc/self/uid_map").split()[2] == b"1" else 1)',
-    "a limit of the user namespace, and a creator uid of its own",
+    "a limit of the user namespace, and a separate creator uid",
     'kernel("inotify_init1", 0)',
 )  # fmt: skip
 TERMINALS = _exhaust(
@@ -234,31 +177,27 @@ def _expect_bounded_output(result: ExecResult, view: HostView) -> Finding:
     if kept > 40 << 20:
         return breached(f"{kept} bytes were kept")
     if not result.truncated or result.stdout_total_bytes < 64 << 20:
-        return breached(f"the cut is not said: truncated={result.truncated}, total={result.stdout_total_bytes}")
+        return breached(f"the cut is not reported: truncated={result.truncated}, total={result.stdout_total_bytes}")
     return held(f"{kept} bytes kept of {result.stdout_total_bytes}")
 
 
 OUTPUT = Probe(
-    "flood-the-output", "resources", "host_dos", "output beyond the limit is counted and dropped",
-    """
+    "flood-the-output", "resources", "host_dos", "output beyond the limit is counted and dropped", """
 block = b"y" * (1 << 20)
 for _ in range(64):
     os.write(1, block)
 held("written")
-""",
-    timeout=20, expect=_expect_bounded_output,
-)  # fmt: skip
+""", timeout=20, expect=_expect_bounded_output)  # fmt: skip
 
 
 def _expect_hog_bounded(result: ExecResult, view: HostView) -> Finding:
     if view.while_holding is None:
-        return unproven("nobody looked while it ran")
+        return unproven("the host did not check itself while it ran")
     return expect_gone_at_timeout(result, view)
 
 
 PROCESSOR = Probe(
-    "hog-every-processor", "resources", "neighbour_dos", "cpu.max of the cgroup, fair scheduling, and the timeout",
-    """
+    "hog-every-processor", "resources", "neighbour_dos", "cpu.max of the cgroup, fair scheduling, and the timeout", """
 for _ in range(7):
     if os.fork() == 0:
         break
@@ -266,12 +205,10 @@ else:
     os.write(1, b"armed\\nholding\\n")
 while True:
     pass
-""",
-    timeout=1.5, expect=_expect_hog_bounded,
-)  # fmt: skip
+""", timeout=1.5, expect=_expect_hog_bounded)  # fmt: skip
 
 
-# Probes for what the host keeps of a sandbox outside its quota: the host counts blocks of its own disk.
+# Probes for data of a sandbox that the host keeps outside the sandbox's quota: the host counts blocks of its own disk.
 
 _OWN_STORAGE = ("disk", "disk.img")
 _SLACK_BYTES = 16 << 20
@@ -279,7 +216,7 @@ _PROGRAMS = 40
 
 
 def _measure(folder: Path, *, without: tuple[str, ...] = ()) -> int:
-    """Bytes of the disk that a folder takes."""
+    """Count the bytes of disk that a folder takes."""
     total = 0
     for path in folder.rglob("*"):
         if path.relative_to(folder).parts[0] not in without:
@@ -293,7 +230,7 @@ async def _print_much(scene: Scene) -> Finding | None:
     try:
         await box.detach()
     except CorralError as error:
-        return held(f"what programs print is kept by nobody but their caller: {error}")
+        return held(f"only the caller keeps what programs print: {error}")
     try:
         return await _record(scene, box)
     finally:
@@ -301,7 +238,7 @@ async def _print_much(scene: Scene) -> Finding | None:
 
 
 async def _record(scene: Scene, box: AsyncSandbox) -> Finding:
-    """Some that print more than the quota together, and many that print next to nothing."""
+    """Record a few programs that together print more than the quota, and many that print almost nothing."""
     quota = scene.limits["disk_bytes"]
     size = quota * 3 // 2 // 4
     commands = [f"head -c {size} /dev/urandom"] * 4 + ["echo small"] * _PROGRAMS
@@ -314,23 +251,23 @@ async def _record(scene: Scene, box: AsyncSandbox) -> Finding:
             kept = await asyncio.to_thread(_measure, folder, without=_OWN_STORAGE)
             text = f"{kept >> 20} MiB of the host's disk for a quota of {quota >> 20} MiB"
             return breached(text) if kept > quota + _SLACK_BYTES else held(text)
-    return held("there is no folder of this sandbox on the host")
+    return held("this sandbox has no folder on the host")
 
 
 RECORDS = Probe(
     "print-more-than-the-quota-into-records", "resources", "host_dos",
-    "all records of a sandbox together have a budget, and the largest gives up its oldest part",
+    "all records of a sandbox share one budget, and the largest record loses its oldest part",
     'held("the recorded programs are started by the host")',
     timeout=60, alone=True, may_end=True, after=_print_much,
 )  # fmt: skip
 
 
 async def _download_and_measure(scene: Scene, times: int = 1) -> Finding | None:
-    """To a disk of the host: no more than the quota, so many times."""
+    """Download to a disk of the host: at most `times` the quota may arrive."""
     quota = scene.limits["disk_bytes"]
     with tempfile.TemporaryDirectory(prefix="corral-quota-", dir="/var/tmp") as folder:
         landing = Path(folder) / "landing"
-        with contextlib.suppress(CorralError):  # what counts is what has landed until then
+        with contextlib.suppress(CorralError):  # what has arrived until then is measured
             await scene.sandbox.files.download("much", landing)
         landed = await asyncio.to_thread(_measure, landing)
     text = f"{landed >> 20} MiB landed, of a disk of {quota >> 20} MiB"
@@ -338,8 +275,7 @@ async def _download_and_measure(scene: Scene, times: int = 1) -> Finding | None:
 
 
 HOLES = Probe(
-    "leave-files-with-holes-for-a-download", "resources", "host_dos", "holes stay holes on the way out",
-    """
+    "leave-files-with-holes-for-a-download", "resources", "host_dos", "holes in files stay holes when downloaded", """
 os.mkdir("much")
 block, size = b"x" * 4096, T["limits"]["disk_bytes"] - 4096
 taken = 0
@@ -351,19 +287,16 @@ def make(name, places):
             file.write(block)
             taken += 4096
 make("one-hole", [size - 4096])
-# One block in sixteen: whoever looks for long holes alone finds none.
+# One block in sixteen: a search for long holes finds none.
 make("many-holes", range(0, size - 4096, 65536))
 for number in range(2000):
     make(f"small-{number}", [57344])
 held(f"{taken >> 20} MiB of data in {(2 * size >> 20) + 122} MiB of files")
-""",
-    timeout=60, alone=True, after=_download_and_measure,
-)  # fmt: skip
+""", timeout=60, alone=True, after=_download_and_measure)  # fmt: skip
 
 ENDLESS = Probe(
     "make-a-folder-endless-while-it-is-downloaded", "resources", "host_dos",
-    "of what changes while it is packed, no more is taken than the disk holds",
-    """
+    "packing a folder that changes stops at the size of the sandbox's disk", """
 os.mkdir("much")
 names = [f"much/{number:02}" for number in range(12)]
 for name in names:
@@ -372,7 +305,7 @@ with open(names[0], "wb") as file:
     for _ in range(40):
         file.write(os.urandom(1 << 20))
 if os.fork() == 0:
-    # Whenever the file is opened, it takes the place of the one that will be opened next.
+    # Each time the file is opened, it replaces the file that will be opened next.
     os.setsid()
     watcher = kernel("inotify_init1", 0)
     LIBC.inotify_add_watch(watcher, b"much", 0x20)
@@ -385,7 +318,5 @@ if os.fork() == 0:
             place += 1
     os._exit(0)
 time.sleep(1)
-held("a file of 40 MiB that goes ahead of its reader")
-""",
-    timeout=60, alone=True, after=functools.partial(_download_and_measure, times=2),
-)  # fmt: skip
+held("a file of 40 MiB that moves ahead of its reader")
+""", timeout=60, alone=True, after=functools.partial(_download_and_measure, times=2))  # fmt: skip

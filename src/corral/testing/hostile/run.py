@@ -1,17 +1,16 @@
-"""Attacks a sandbox with every probe, and judges what came of it.
+"""Attacks a sandbox with every probe, and judges the results.
 
-Green only by proof: a program that printed nothing, crashed or ran out of time has proven nothing. Before the first
-probe the sandbox must be able to run a program at all, and after each it must still be, or say that it has ended.
+A probe holds only by proof: a program that printed nothing, crashed or ran out of time has proven nothing. The sandbox
+must be able to run a program before the first probe and after each one, unless it reports that it has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from corral.results import ExecResult, OutputChunk
 from corral.spec import Resources
 from corral.testing.hostile.canary import Canaries, check_host_works, find_processes
 from corral.testing.hostile.neighbour import VICTIM_PORT, MakeSandbox, Neighbour, open_neighbour
-from corral.testing.hostile.prelude import compose
+from corral.testing.hostile.prelude import compose, compose_python
 from corral.testing.hostile.probe import (
     GRACE_SECONDS,
     Finding,
@@ -31,17 +30,18 @@ from corral.testing.hostile.probe import (
     Verdict,
     breached,
     held,
+    read_verdict,
     unproven,
 )
 
 RESOURCES = Resources(
     cpus=1.0, memory_bytes=192 << 20, disk_bytes=96 << 20, processes=64, inodes=4000, open_files=1024
 ).as_usual()
-"""Small limits, so that a bomb beyond them is a small bomb. Make the sandboxes that are attacked with these."""
+"""The limits of the sandboxes to attack: small, so that a bomb beyond them is small too."""
 
 _CONTROL_SECONDS = 15.0
 _PATIENCE_SECONDS = 20.0
-"""How long after its timeout a probe's call may keep the host waiting before that is the finding."""
+"""How long after its timeout a probe's call may go on before that counts as a breach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Outcome:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """As a message."""
+        """Give it as JSON data."""
         return {
             "name": self.probe.name,
             "area": self.probe.area,
@@ -72,12 +72,12 @@ class Report:
     outcomes: tuple[Outcome, ...]
 
     def count(self, verdict: Verdict) -> int:
-        """How many probes ended so."""
+        """Count the probes with this verdict."""
         return sum(outcome.finding.verdict is verdict for outcome in self.outcomes)
 
     @property
     def ok(self) -> bool:
-        """Whether every probe was stopped, provably, as far as the backend promises to stop it."""
+        """True if every probe was stopped that the backend promises to stop."""
         good = self.count(Verdict.HELD) + self.count(Verdict.UNPROMISED)
         return bool(self.outcomes) and good == len(self.outcomes)
 
@@ -92,8 +92,11 @@ NEEDS_HARD = {
     "fill-the-disk-with-deleted-files": "disk",
     "watch-and-lock-the-devices-of-the-host": "devices",
 }
-"""Probes that only a limit of the kernel's own can stop: adding up what is in sight does not see what they take. And
-one that comes through where sandboxes have the host's device nodes."""
+"""The capability that each of these probes needs to be stopped.
+
+Sampling does not see the memory and disk that they take, so only a hard limit stops them; one succeeds wherever
+sandboxes use the host's device nodes.
+"""
 
 
 async def attack(
@@ -103,9 +106,9 @@ async def attack(
 ) -> Report:  # fmt: skip
     """Attack a sandbox with all probes, or some.
 
-    `soft` names limits ("memory", "disk") of which the backend says that they are soft, and what it shares with the
-    host ("devices"): what only a hard one could stop is then not promised. `make` opens further sandboxes of the same
-    kind: the neighbour, and those that a probe has for itself. Without it the probes that need one stay unproven.
+    `soft` names the limits ("memory", "disk") that the backend reports as soft, and what it shares with the host
+    ("devices"): probes that only a hard limit could stop are then not promised. `make` opens further sandboxes of the
+    same kind: the neighbour, and those for single probes. Without it the probes that need one stay unproven.
 
     Raises:
         CorralError: the sandbox could not even run a harmless program.
@@ -125,7 +128,7 @@ async def attack(
 async def besiege(
     sandbox: AsyncSandbox, *, canaries: Canaries, make: MakeSandbox | None = None, soft: frozenset[str] = frozenset()
 ) -> AsyncIterator[Siege]:
-    """An attack that is told one probe at a time. The arguments are those of `attack`, and so is what it raises."""
+    """Attack a sandbox with one probe at a time. Takes and raises the same as `attack`."""
     async with contextlib.AsyncExitStack() as stack:
         neighbour = await stack.enter_async_context(open_neighbour(make)) if make is not None else None
         siege = Siege(sandbox, canaries, make, neighbour, stack, soft)
@@ -135,7 +138,7 @@ async def besiege(
 
 
 class Siege:
-    """One attack under way."""
+    """An attack in progress."""
 
     def __init__(
         self, sandbox: AsyncSandbox, canaries: Canaries, make: MakeSandbox | None, neighbour: Neighbour | None,
@@ -149,63 +152,50 @@ class Siege:
         self._neighbour = neighbour
 
     async def ask_control(self, sandbox: AsyncSandbox) -> str | None:
-        """The positive control: what is wrong, or None when the sandbox works."""
-        try:
-            result = await sandbox.run_code("print(6 * 7)", "python", timeout=_CONTROL_SECONDS)
-        except CorralError as error:
-            return f"{type(error).__name__}: {error}"
-        return None if result.stdout.strip() == "42" else f"6 * 7 gave {result.output[-200:]!r} ({result.reason})"
+        """Run a harmless program: None if that works, otherwise what is wrong."""
+        return await _expect_42(sandbox.run_code("print(6 * 7)", "python", timeout=_CONTROL_SECONDS))
 
     async def ask_quickly(self, sandbox: AsyncSandbox) -> str | None:
-        """The same by a shell, for the many times in between."""
-        try:
-            result = await sandbox.exec(["/bin/sh", "-c", "echo $((6 * 7))"], timeout=_CONTROL_SECONDS)
-        except CorralError as error:
-            return f"{type(error).__name__}: {error}"
-        return None if result.stdout.strip() == "42" else f"6 * 7 gave {result.output[-200:]!r} ({result.reason})"
+        """`ask_control` by a shell, which is faster, for use after each probe."""
+        return await _expect_42(sandbox.exec(["/bin/sh", "-c", "echo $((6 * 7))"], timeout=_CONTROL_SECONDS))
 
     async def try_probe(self, probe: Probe) -> Outcome:
         """Run one probe and judge it."""
         started = time.monotonic()
-        finding = await self._try_patiently(probe)
+        patience = probe.timeout + _PATIENCE_SECONDS
+        try:
+            async with asyncio.timeout(patience):
+                finding = await self._try_where_it_belongs(probe)
+        except TimeoutError:
+            finding = breached(f"the host still waited after {patience:.0f} s")
         if finding.verdict is Verdict.BREACHED and NEEDS_HARD.get(probe.name) in self._soft:
             finding = Finding(Verdict.UNPROMISED, finding.evidence)
         return Outcome(probe, finding, time.monotonic() - started)
 
-    async def _try_patiently(self, probe: Probe) -> Finding:
-        """Run one probe in its sandbox. The host must never wait forever."""
-        patience = probe.timeout + _PATIENCE_SECONDS
-        try:
-            async with asyncio.timeout(patience):
-                return await self._try_where_it_belongs(probe)
-        except TimeoutError:
-            return breached(f"the host still waited after {patience:.0f} s")
-
     async def _try_where_it_belongs(self, probe: Probe) -> Finding:
         if probe.victim and self._neighbour is None:
-            return unproven("there is no neighbour to attack")
+            return unproven("no neighbour to attack")
         if not probe.alone:
-            return await self._run(probe, await self._renew())
+            return await self._run(probe, await self._renew(), _new_token())
         if self._make is None:
-            return unproven("there is no sandbox for this probe alone")
+            return unproven("no second sandbox can be made for this probe")
         token = _new_token()
         async with self._make() as sandbox:
             await sandbox.files.exists("/")  # start the file agent, so that it can be attacked
-            finding = await self._run(probe, sandbox, token=token)
+            finding = await self._run(probe, sandbox, token)
         left = await self._wait_until_gone(token)
         if left and finding.verdict is Verdict.HELD:
             return breached(f"{len(left)} processes outlived the sandbox")
         return finding
 
     async def _renew(self) -> AsyncSandbox:
-        """The sandbox, or a new one when a probe before has ended it."""
+        """Give the sandbox, or a new one if an earlier probe has ended it."""
         if self._make is not None and await self.ask_quickly(self._sandbox) is not None:
             self._sandbox = await self._stack.enter_async_context(self._make())
         return self._sandbox
 
-    async def _run(self, probe: Probe, sandbox: AsyncSandbox, *, token: str | None = None) -> Finding:
-        token = token or _new_token()
-        code = compose(probe, targets=self._targets(probe, sandbox, token))
+    async def _run(self, probe: Probe, sandbox: AsyncSandbox, token: str) -> Finding:
+        code = compose(probe, targets=self._targets(sandbox, token))
         look = asyncio.Event()
         watching = asyncio.create_task(self._look_while_holding(probe, look))
 
@@ -217,38 +207,36 @@ class Siege:
             if b"\nholding\n" in chunk.data:
                 look.set()
 
-        ended_honestly = False
+        result = troubles = after = None
         try:
             result = await self._execute(probe, sandbox, code, token, on_output, say_when_looked())
-            troubles = await _settle(watching, look)
-            after = await self._afterwards(probe, sandbox, result, token)
+            troubles = tuple(await watching) if look.is_set() else None
+            if probe.after is not None:
+                after = await probe.after(self._scene(sandbox, result, token))
         except SandboxGoneError:
             if not probe.may_end:
-                return breached("the sandbox ended by this")
-            ended_honestly, troubles, after = True, None, None
-            result = None
-        except (CapabilityError, InvalidCommandError) as error:
-            if probe.user is not None:
-                return held(f"there is no such user inside: {error}")
-            return unproven(f"{type(error).__name__}: {error}")
+                return breached("the attack ended the sandbox")
+            result = troubles = after = None
         except CorralError as error:
+            if probe.user is not None and isinstance(error, CapabilityError | InvalidCommandError):
+                return held(f"no such user inside: {error}")
             return unproven(f"{type(error).__name__}: {error}")
         finally:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
         view = HostView(self._canaries.words, troubles, probe.timeout)
-        finding = held("the sandbox ended, and said so") if result is None else _judge(probe, result, view, after)
+        finding = held("the sandbox ended, and reported it") if result is None else _judge(probe, result, view, after)
         if (worse := self._look_from_outside(result, troubles)) is not None:
             finding = worse
         elif probe.must_go and (left := await self._wait_until_gone(token)):
             finding = breached(f"{len(left)} processes outlived their call")
-        if finding.verdict is Verdict.HELD and not ended_honestly:
+        if finding.verdict is Verdict.HELD and result is not None:
             finding = await self._check_still_there(probe, sandbox, finding)
         await self._clear_up(sandbox, token)
         return finding
 
-    def _targets(self, probe: Probe, sandbox: AsyncSandbox, token: str) -> dict[str, Any]:
+    def _targets(self, sandbox: AsyncSandbox, token: str) -> dict[str, Any]:
         targets = {**self._canaries.targets(), "token": token, "limits": _limits(sandbox)}
         if self._neighbour is not None:
             targets |= {
@@ -270,23 +258,18 @@ class Siege:
             ["python3", "-", token], stdin=code, user=probe.user, timeout=probe.timeout, on_output=on_output
         )
 
-    async def _afterwards(self, probe: Probe, sandbox: AsyncSandbox, result: ExecResult, token: str) -> Finding | None:
-        if probe.after is None:
-            return None
-        paths, limits = self._canaries.paths, _limits(sandbox)
-        secrets, folders = self._canaries.secrets, self._canaries.folders
-        return await probe.after(Scene(sandbox, result, token, paths, secrets, limits, folders))
+    def _scene(self, sandbox: AsyncSandbox, result: ExecResult, token: str) -> Scene:
+        planted = self._canaries
+        return Scene(sandbox, result, token, planted.paths, planted.secrets, _limits(sandbox), planted.folders)
 
     async def _look_while_holding(self, probe: Probe, look: asyncio.Event) -> list[str]:
-        """While the probe holds what it took: does the host still work, and the neighbour?"""
+        """While the probe holds resources, check that the host and the neighbour still work."""
         await look.wait()
         troubles = []
         if (trouble := await asyncio.to_thread(check_host_works)) is not None:
             troubles.append(trouble)
         if self._neighbour is not None:
-            program = compose(
-                Probe("neighbour", probe.area, probe.severity, "-", f"{probe.neighbour_code}\nheld(6 * 7)"), targets={}
-            )
+            program = compose_python(f"{probe.neighbour_code}\nheld(6 * 7)")
             try:
                 result = await self._neighbour.sandbox.run_code(program, "python", timeout=_CONTROL_SECONDS)
             except CorralError as error:
@@ -297,7 +280,7 @@ class Siege:
         return troubles
 
     def _look_from_outside(self, result: ExecResult | None, troubles: tuple[str, ...] | None) -> Finding | None:
-        """What outweighs whatever the program says of itself."""
+        """Find breaches that the host sees, which count more than the program's own verdict."""
         if touched := self._canaries.find_touched():
             return breached("; ".join(touched))
         if result is not None:
@@ -322,19 +305,19 @@ class Siege:
 
     async def _wait_until_gone(self, token: str) -> tuple[int, ...]:
         deadline = time.monotonic() + GRACE_SECONDS
-        # Nothing tells when a process of a sandbox is gone: look again.
+        # There is no notification when a process of a sandbox ends: look again.
         while (left := find_processes(token)) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         return left
 
     async def _clear_up(self, sandbox: AsyncSandbox, token: str) -> None:
-        """End what a probe has left in the background, from inside, so that the next one starts even."""
+        """End the probe's remaining processes, from inside, so that they don't affect the next probe."""
         if find_processes(token):
             with contextlib.suppress(CorralError):
                 await sandbox.run_code(_CLEAR_UP, "python", args=[token[:-1]], timeout=_CONTROL_SECONDS)
 
 
-# Told all but the last letter of the token, so that it does not find itself.
+# It gets the token without its last letter, so that it does not find itself.
 _CLEAR_UP = """
 import os, sys
 for name in os.listdir("/proc"):
@@ -348,12 +331,16 @@ for name in os.listdir("/proc"):
 """
 
 
-async def _settle(watching: asyncio.Task[list[str]], look: asyncio.Event) -> tuple[str, ...] | None:
-    return tuple(await watching) if look.is_set() else None
+async def _expect_42(running: Awaitable[ExecResult]) -> str | None:
+    try:
+        result = await running
+    except CorralError as error:
+        return f"{type(error).__name__}: {error}"
+    return None if result.stdout.strip() == "42" else f"6 * 7 gave {result.output[-200:]!r} ({result.reason})"
 
 
 def _judge(probe: Probe, result: ExecResult, view: HostView, after: Finding | None) -> Finding:
-    said = _read_verdict(result)
+    said = read_verdict(result)
     if said is not None and said.verdict is Verdict.BREACHED:
         return said
     if after is not None and after.verdict is not Verdict.HELD:
@@ -364,27 +351,18 @@ def _judge(probe: Probe, result: ExecResult, view: HostView, after: Finding | No
         tail = result.output.strip()[-300:]
         return unproven(f"no verdict: ended by {result.reason} with {result.exit_code}: {tail!r}")
     if "holding" in result.stdout and view.while_holding is None:
-        return unproven("nobody looked while it held what it took")
+        return unproven("the host did not check itself while the probe held resources")
     return after or said
 
 
-def _read_verdict(result: ExecResult) -> Finding | None:
-    for line in reversed(result.stdout.splitlines()):
-        if line.startswith('{"verdict"'):
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                said = json.loads(line)
-                return Finding(Verdict(said["verdict"]), str(said["evidence"]))
-    return None
-
-
 def _limits(sandbox: AsyncSandbox) -> dict[str, int]:
-    wished = sandbox.spec.resources
+    resources = sandbox.spec.resources
     return {
-        "memory_bytes": wished.memory,
-        "disk_bytes": wished.disk,
-        "processes": wished.processes,
-        "inodes": wished.inodes,
-        "open_files": wished.open_files,
+        "memory_bytes": resources.memory,
+        "disk_bytes": resources.disk,
+        "processes": resources.processes,
+        "inodes": resources.inodes,
+        "open_files": resources.open_files,
     }
 
 
@@ -400,6 +378,6 @@ async def prove(
     on_progress: OnProgress | None = None,
     soft: frozenset[str] = frozenset(),
 ) -> Report:
-    """Open a sandbox and attack it. Raises: as `attack`, and as opening does."""
+    """Open a sandbox and attack it. Takes the same as `attack`; raises what that and opening a sandbox raise."""
     async with make() as sandbox:
         return await attack(sandbox, canaries=canaries, probes=probes, make=make, on_progress=on_progress, soft=soft)

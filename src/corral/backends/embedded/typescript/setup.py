@@ -1,7 +1,7 @@
-"""Install the small TypeScript runtime into Corral's data folder, and take it away again.
+"""Install and remove the small TypeScript runtime in Corral's data folder.
 
-It lies in `<data folder>/runtimes/typescript/`, which sandboxes see read-only: a copy of our `ts-node.js`, and
-esbuild's native binary in `node_modules/@esbuild/`, fetched by npm and checked against the hashes of our lock file.
+It is in `<data folder>/runtimes/typescript/`, which sandboxes see read-only: a copy of our `ts-node.js`, and esbuild's
+native binary in `node_modules/@esbuild/`, downloaded by npm and checked against the hashes of our lock file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The runtime as it lies on this machine."""
+    """The installed runtime."""
 
     folder: Path
     esbuild_version: str
@@ -38,11 +38,11 @@ class Installed:
 
 
 def install(data_folder: Path, *, on_progress: OnProgress | None = None) -> Installed:
-    """Fetch the runtime, try it, and put it in place in one step, for the old one if there is one.
+    """Download the runtime, test it, and replace the old one in one step.
 
     Raises:
-        BackendUnavailableError: npm or Node.js is missing, npm fails, what it fetched does not run here, or the data
-            folder can't be written.
+        BackendUnavailableError: npm or Node.js is missing, npm fails, the runtime does not run here, or the data folder
+            can't be written.
     """
     tell = on_progress or (lambda _: None)
     version = _pinned_version()
@@ -69,10 +69,10 @@ def install(data_folder: Path, *, on_progress: OnProgress | None = None) -> Inst
 
 
 def installed(data_folder: Path) -> Path | None:
-    """The runtime's folder; None if it is missing, incomplete, or of another version than this Corral brings.
+    """The runtime's folder; None if it is missing, incomplete, or not of this Corral's version.
 
     Raises:
-        BackendUnavailableError: another user could reach into the data folder.
+        BackendUnavailableError: another user could change the data folder.
     """
     open_data(data_folder, op="setup")
     folder = _folder(data_folder)
@@ -88,7 +88,7 @@ def installed(data_folder: Path) -> Path | None:
 
 
 def remove(data_folder: Path) -> bool:
-    """Take the runtime away; gives whether there was one. Raises: as `installed`."""
+    """Remove the runtime; returns True if there was one. Raises: as `installed`."""
     open_data(data_folder, op="setup")
     target = _folder(data_folder)
     if not target.is_dir():
@@ -131,10 +131,10 @@ def _temporary_folder(data_folder: Path) -> Iterator[Path]:
 def _fetch(npm: str, folder: Path) -> None:
     flags = ("--ignore-scripts", "--include=optional", "--no-audit", "--no-fund", "--no-update-notifier")
     done = _run([npm, "ci", *flags], folder=folder, timeout=_INSTALL_TIMEOUT, what="npm")
-    # A package for one platform is optional to npm: it is content without, be it that the network or the hash failed.
+    # npm treats the package of a platform as optional: it succeeds without it, even if the network or the hash fails.
     if done.returncode == 0 and any(folder.glob("node_modules/@esbuild/*/bin/esbuild")):
         return
-    # Only npm's code is shown: the rest of its text may hold paths of this machine and a registry's password.
+    # Only npm's code is shown: the rest may contain paths of this machine and a registry's password.
     code = re.search(r"^npm (?:error|ERR!) code (\w+)", done.stderr, re.MULTILINE)
     raise BackendUnavailableError(
         f"npm did not fetch esbuild {_pinned_version()}{f' ({code[1]})' if code else ''}",
@@ -144,7 +144,7 @@ def _fetch(npm: str, folder: Path) -> None:
 
 
 def _try(node: str, folder: Path) -> None:
-    """A type, an enum and the native binary, in one line."""
+    """Test a type, an enum and the native binary, in one line."""
     argv = [node, str(folder / _SHIM), "--print", "--eval", "enum Answer { Yes = 42 }; Answer.Yes as number"]
     done = _run(argv, folder=folder, timeout=_TRIAL_TIMEOUT, what="Node.js")
     if done.returncode != 0 or done.stdout != "42\n":
@@ -173,12 +173,12 @@ def _put_in_place(folder: Path, data_folder: Path) -> None:
     try:
         folder.rename(_folder(data_folder))
     except OSError:
-        if installed(data_folder) is None:  # else another install was quicker, and is as good
+        if installed(data_folder) is None:  # else another process has installed it meanwhile
             raise
 
 
 def _open_to_all(folder: Path) -> None:
-    """Sandboxes run under other users' ids, whatever our umask was."""
+    """Make it readable for all: sandboxes run under other user ids."""
     for path in (folder, *folder.rglob("*")):
-        if not path.is_symlink():  # npm's .bin, whose targets have their own turn
+        if not path.is_symlink():  # links in npm's .bin, whose targets are changed themselves
             path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)

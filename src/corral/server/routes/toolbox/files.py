@@ -8,18 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from corral.concurrency.waiting import breathe
-from corral.errors import (
-    CapabilityError,
-    EditError,
-    InvalidCommandError,
-    SandboxFileError,
-)
+from corral.errors import CapabilityError, EditError, InvalidCommandError, SandboxFileError
 from corral.paths import SandboxPath
 from corral.results import FileInfo, GrepMatch
 from corral.server.answers import ManyItems
 from corral.server.faults import Fault, bad_request
 from corral.server.living import Handle
-from corral.server.routes.toolbox.owners import Owners, describe_all
+from corral.server.routes.toolbox.owners import Owners, describe
 from corral.server.routing import ApiCall, Table
 from corral.server.translate import phrase
 from corral.server.wire import toolbox as wire
@@ -33,7 +28,7 @@ _CHOWN_SECONDS = 30
 Found = TypeVar("Found")
 
 
-@TABLE.add("GET", "/files", scope="run", query=wire.ListQuery, streams=True, answers={200: list[wire.FileInfo]})
+@TABLE.add("GET", "/files", query=wire.ListQuery, streams=True, answers={200: list[wire.FileInfo]})
 async def list_files(call: ApiCall) -> ManyItems:
     """List the entries of a directory, down to a depth."""
     path, owners = call.sandbox.resolve(call.query.path), Owners(call.sandbox.box.files)
@@ -42,22 +37,22 @@ async def list_files(call: ApiCall) -> ManyItems:
 
 
 async def _each(
-    batches: AsyncIterator[Sequence[Found]], tell: Callable[[Sequence[Found]], Awaitable[list[Any]]]
+    batches: AsyncIterator[Sequence[Found]], to_wire: Callable[[Sequence[Found]], Awaitable[list[Any]]]
 ) -> AsyncIterator[list[Any]]:
     """Batches as wire models. When the reader closes them, the search inside ends."""
-    async with contextlib.aclosing(batches):  # type: ignore[type-var]  # an async generator, whatever it says
+    async with contextlib.aclosing(batches):  # type: ignore[type-var]  # typed as an iterator
         async for batch in batches:
-            yield await tell(batch)
+            yield await to_wire(batch)
 
 
-@TABLE.add("GET", "/files/info", scope="run", query=wire.PathQuery, answers={200: wire.FileInfo})
+@TABLE.add("GET", "/files/info", query=wire.PathQuery)
 async def get_file_info(call: ApiCall) -> wire.FileInfo:
     """Get information about a file or directory; links are followed."""
     files = call.sandbox.box.files
-    return (await describe_all(files, [await files.stat(call.sandbox.resolve(call.query.path))]))[0]
+    return await describe(files, await files.stat(call.sandbox.resolve(call.query.path)))
 
 
-@TABLE.add("POST", "/files/folder", scope="run", query=wire.FolderQuery, answers={201: None})
+@TABLE.add("POST", "/files/folder", query=wire.FolderQuery, status=201)
 async def create_folder(call: ApiCall) -> None:
     """Create a directory and its parents; an existing one is left as it is."""
     files, mode = call.sandbox.box.files, _parse_mode(call.query.mode)
@@ -70,7 +65,7 @@ async def create_folder(call: ApiCall) -> None:
     await files.mkdir(path, mode=mode)
 
 
-@TABLE.add("DELETE", "/files", scope="run", query=wire.DeleteQuery, answers={204: None})
+@TABLE.add("DELETE", "/files", query=wire.DeleteQuery, status=204)
 async def delete_file(call: ApiCall) -> None:
     """Delete a file, or with `recursive` a directory."""
     files, path = call.sandbox.box.files, call.sandbox.resolve(call.query.path)
@@ -81,7 +76,7 @@ async def delete_file(call: ApiCall) -> None:
     await files.remove(path, recursive=call.query.recursive)
 
 
-@TABLE.add("POST", "/files/move", scope="run", query=wire.MoveQuery, answers={200: None})
+@TABLE.add("POST", "/files/move", query=wire.MoveQuery)
 async def move_file(call: ApiCall) -> None:
     """Move a file or directory; nothing is overwritten."""
     source = call.sandbox.resolve(call.query.source)
@@ -91,24 +86,22 @@ async def move_file(call: ApiCall) -> None:
     await call.sandbox.box.files.move(source, target, overwrite=False)
 
 
-@TABLE.add("GET", "/files/find", scope="run", query=wire.FindQuery, streams=True, answers={200: list[wire.Match]})
+@TABLE.add("GET", "/files/find", query=wire.FindQuery, streams=True, answers={200: list[wire.Match]})
 async def find_in_files(call: ApiCall) -> ManyItems:
     """Find lines in text files that contain a string."""
     root = call.sandbox.resolve(call.query.path)
 
-    async def tell(matches: Sequence[GrepMatch]) -> list[wire.Match]:
+    async def to_wire(matches: Sequence[GrepMatch]) -> list[wire.Match]:
         return [
             wire.Match(file=_as_asked(call.query.path, root, match.path), line=match.line, content=match.text)
             for match in matches
         ]
 
     found = call.sandbox.box.files.grep_batches(call.query.pattern, path=root, limit=_MAX_FOUND)
-    return ManyItems(_each(found, tell))
+    return ManyItems(_each(found, to_wire))
 
 
-@TABLE.add(
-    "GET", "/files/search", scope="run", query=wire.FindQuery, streams=True, answers={200: wire.SearchFilesResponse}
-)
+@TABLE.add("GET", "/files/search", query=wire.FindQuery, streams=True, answers={200: wire.SearchFilesResponse})
 async def search_files(call: ApiCall) -> ManyItems:
     """Find files and directories whose names match a glob pattern."""
     root = call.sandbox.resolve(call.query.path)
@@ -116,11 +109,11 @@ async def search_files(call: ApiCall) -> ManyItems:
     if not pattern:
         raise bad_request("the pattern is empty")
 
-    async def tell(infos: Sequence[FileInfo]) -> list[str]:
+    async def to_wire(infos: Sequence[FileInfo]) -> list[str]:
         return [_as_asked(call.query.path, root, info.path) for info in infos]
 
     found = call.sandbox.box.files.glob_batches(f"**/{pattern}", path=root, limit=_MAX_FOUND)
-    return ManyItems(_each(found, tell), around=(b'{"files":[', b"]}"))
+    return ManyItems(_each(found, to_wire), around=(b'{"files":[', b"]}"))
 
 
 def _as_asked(asked: str, root: SandboxPath, found: str) -> str:
@@ -132,14 +125,7 @@ def _as_asked(asked: str, root: SandboxPath, found: str) -> str:
     return below or base if base in ("", ".") else f"{base}/{below}" if below else base
 
 
-@TABLE.add(
-    "POST",
-    "/files/replace",
-    scope="run",
-    body=wire.ReplaceRequest,
-    large_body=True,
-    answers={200: list[wire.ReplaceResult]},
-)
+@TABLE.add("POST", "/files/replace", body=wire.ReplaceRequest, large_body=True)
 async def replace_in_files(call: ApiCall) -> list[wire.ReplaceResult]:
     """Replace a string in files, each atomically; files without it are left alone."""
     results = []
@@ -159,13 +145,13 @@ async def replace_in_files(call: ApiCall) -> list[wire.ReplaceResult]:
     return results
 
 
-@TABLE.add("POST", "/files/permissions", scope="run", query=wire.PermissionsQuery, answers={200: None})
+@TABLE.add("POST", "/files/permissions", query=wire.PermissionsQuery)
 async def set_file_permissions(call: ApiCall) -> None:
     """Set mode, owner and group of a file."""
     files, query = call.sandbox.box.files, call.query
     path = call.sandbox.resolve(query.path)
     mode = _parse_mode(query.mode) if query.mode else None
-    now = (await describe_all(files, [await files.stat(path)]))[0]
+    now = await describe(files, await files.stat(path))
     owner = query.owner if query.owner not in (None, "", now.owner) else None
     group = query.group if query.group not in (None, "", now.group) else None
     if owner or group:

@@ -19,6 +19,7 @@ from corral.server.routes.toolbox.git_status import (
 )
 from corral.server.routing import ApiCall, Table
 from corral.server.wire import git as wire
+from corral.server.wire.toolbox import PathQuery
 
 TABLE = Table("toolbox")
 
@@ -27,7 +28,7 @@ _SCOPES = ("global", "local", "system")
 _MAX_COMMITS = 10_000
 
 
-@TABLE.add("POST", "/git/clone", scope="run", body=wire.GitCloneRequest, answers={200: None})
+@TABLE.add("POST", "/git/clone", body=wire.GitCloneRequest)
 async def clone_repository(call: ApiCall) -> None:
     """Clone a repository, and check out a branch or commit."""
     body = call.body
@@ -56,14 +57,14 @@ async def clone_repository(call: ApiCall) -> None:
                 await git.run("fetch", "--quiet", *depth, "--", body.url, commit, login=login, insecure=insecure)
             await git.run("checkout", "--quiet", "--detach", commit, "--")
         except Fault:
-            # What git has just made is not what was asked for, and would be in the way of another attempt.
+            # The clone is not what was asked for, and would be in the way of another attempt.
             if not existed:
                 with contextlib.suppress(CorralError):
                     await files.remove(target, recursive=True, missing_ok=True)
             raise
 
 
-@TABLE.add("GET", "/git/status", scope="run", query=wire.GitPathQuery, answers={200: wire.GitStatus})
+@TABLE.add("GET", "/git/status", query=PathQuery)
 async def get_status(call: ApiCall) -> wire.GitStatus:
     """Get the status: branch, distance from its upstream, and changed files."""
     result = await Git(call.sandbox, call.query.path).run(
@@ -78,7 +79,7 @@ def _counted(call: ApiCall, text: str, separator: str = "\0") -> str:
     return text
 
 
-@TABLE.add("POST", "/git/add", scope="run", body=wire.GitAddRequest, answers={200: None})
+@TABLE.add("POST", "/git/add", body=wire.GitAddRequest)
 async def add_files(call: ApiCall) -> None:
     """Stage files, including deleted ones."""
     await _with_paths(Git(call.sandbox, call.body.path), call.body.files, "add", "--all")
@@ -93,7 +94,7 @@ async def _with_paths(git: Git, files: list[str], *arguments: str) -> None:
     await git.run(*arguments, "--pathspec-from-file=-", "--pathspec-file-nul", stdin="\0".join(files))
 
 
-@TABLE.add("POST", "/git/commit", scope="run", body=wire.GitCommitRequest, answers={200: wire.GitCommitResponse})
+@TABLE.add("POST", "/git/commit", body=wire.GitCommitRequest)
 async def commit_changes(call: ApiCall) -> wire.GitCommitResponse:
     """Commit the staged changes."""
     body = call.body
@@ -113,7 +114,7 @@ async def commit_changes(call: ApiCall) -> wire.GitCommitResponse:
     return wire.GitCommitResponse(hash=(await git.run("rev-parse", "HEAD")).stdout.strip())
 
 
-@TABLE.add("POST", "/git/push", scope="run", body=wire.GitTransferRequest, answers={200: None})
+@TABLE.add("POST", "/git/push", body=wire.GitTransferRequest)
 async def push_changes(call: ApiCall) -> None:
     """Push a branch."""
     body = call.body
@@ -126,7 +127,7 @@ async def push_changes(call: ApiCall) -> None:
     await git.run("push", *options, remote, branch, login=login)
 
 
-@TABLE.add("POST", "/git/pull", scope="run", body=wire.GitTransferRequest, answers={200: None})
+@TABLE.add("POST", "/git/pull", body=wire.GitTransferRequest)
 async def pull_changes(call: ApiCall) -> None:
     """Fetch and merge. The credentials are used for fetching only, because merging may run hooks and filters."""
     body = call.body
@@ -147,7 +148,7 @@ async def pull_changes(call: ApiCall) -> None:
     await git.run("merge", "--quiet", "--no-edit", "FETCH_HEAD")
 
 
-@TABLE.add("GET", "/git/branches", scope="run", query=wire.GitPathQuery, answers={200: wire.ListBranchResponse})
+@TABLE.add("GET", "/git/branches", query=PathQuery)
 async def list_branches(call: ApiCall) -> wire.ListBranchResponse:
     """List local branches, and the current one."""
     git = Git(call.sandbox, call.query.path)
@@ -157,26 +158,26 @@ async def list_branches(call: ApiCall) -> wire.ListBranchResponse:
     return wire.ListBranchResponse(branches=branches, current=current or None)
 
 
-@TABLE.add("POST", "/git/branches", scope="run", body=wire.GitBranchRequest, answers={201: None})
+@TABLE.add("POST", "/git/branches", body=wire.GitBranchRequest, status=201)
 async def create_branch(call: ApiCall) -> None:
     """Create a branch at HEAD."""
     await Git(call.sandbox, call.body.path).run("branch", check_revision(call.body.name, "branch"))
 
 
-@TABLE.add("DELETE", "/git/branches", scope="run", body=wire.GitBranchRequest, answers={204: None})
+@TABLE.add("DELETE", "/git/branches", body=wire.GitBranchRequest, status=204)
 async def delete_branch(call: ApiCall) -> None:
     """Delete a branch, merged or not."""
     await Git(call.sandbox, call.body.path).run("branch", "-D", "--", check_revision(call.body.name, "branch"))
 
 
-@TABLE.add("POST", "/git/checkout", scope="run", body=wire.GitCheckoutRequest, answers={200: None})
+@TABLE.add("POST", "/git/checkout", body=wire.GitCheckoutRequest)
 async def checkout_branch(call: ApiCall) -> None:
     """Check out a branch or commit."""
     branch = check_revision(call.body.branch, "branch")
     await Git(call.sandbox, call.body.path).run("checkout", "--quiet", branch, "--")
 
 
-@TABLE.add("POST", "/git/init", scope="run", body=wire.GitInitRequest, answers={201: None})
+@TABLE.add("POST", "/git/init", body=wire.GitInitRequest, status=201)
 async def init_repository(call: ApiCall) -> None:
     """Create a repository."""
     options = ["--bare"] if call.body.bare else []
@@ -187,7 +188,7 @@ async def init_repository(call: ApiCall) -> None:
     await Git(call.sandbox, target).run("init", "--quiet", *options)
 
 
-@TABLE.add("POST", "/git/reset", scope="run", body=wire.GitResetRequest, answers={200: None})
+@TABLE.add("POST", "/git/reset", body=wire.GitResetRequest)
 async def reset_changes(call: ApiCall) -> None:
     """Reset to a commit, or unstage files."""
     body = call.body
@@ -203,7 +204,7 @@ async def reset_changes(call: ApiCall) -> None:
         await git.run("reset", "--quiet", f"--{body.mode or 'mixed'}", *target, "--")
 
 
-@TABLE.add("POST", "/git/restore", scope="run", body=wire.GitRestoreRequest, answers={200: None})
+@TABLE.add("POST", "/git/restore", body=wire.GitRestoreRequest)
 async def restore_files(call: ApiCall) -> None:
     """Restore files in the working tree, the index, or both."""
     body = call.body
@@ -217,7 +218,7 @@ async def restore_files(call: ApiCall) -> None:
     await _with_paths(Git(call.sandbox, body.path), body.files, "restore", "--quiet", *options)
 
 
-@TABLE.add("GET", "/git/remotes", scope="run", query=wire.GitPathQuery, answers={200: wire.ListRemotesResponse})
+@TABLE.add("GET", "/git/remotes", query=PathQuery)
 async def list_remotes(call: ApiCall) -> wire.ListRemotesResponse:
     """List remotes."""
     git = Git(call.sandbox, call.query.path)
@@ -226,7 +227,7 @@ async def list_remotes(call: ApiCall) -> wire.ListRemotesResponse:
     return wire.ListRemotesResponse(remotes=parse_remotes(_counted(call, found.stdout)))
 
 
-@TABLE.add("POST", "/git/remotes", scope="run", body=wire.GitAddRemoteRequest, answers={201: None})
+@TABLE.add("POST", "/git/remotes", body=wire.GitAddRemoteRequest, status=201)
 async def add_remote(call: ApiCall) -> None:
     """Add a remote, or change the URL of an existing one."""
     body = call.body
@@ -242,7 +243,7 @@ async def add_remote(call: ApiCall) -> None:
         await git.run("fetch", "--quiet", name)
 
 
-@TABLE.add("GET", "/git/config", scope="run", query=wire.GitConfigQuery, answers={200: wire.GitConfigResponse})
+@TABLE.add("GET", "/git/config", query=wire.GitConfigQuery)
 async def get_git_config(call: ApiCall) -> wire.GitConfigResponse:
     """Get a setting."""
     git, scope = _scoped(call, call.query.path, call.query.scope)
@@ -251,14 +252,14 @@ async def get_git_config(call: ApiCall) -> wire.GitConfigResponse:
     return wire.GitConfigResponse(value=found.stdout.removesuffix("\0") if found.exit_code == 0 else None)
 
 
-@TABLE.add("POST", "/git/config", scope="run", body=wire.GitSetConfigRequest, answers={200: None})
+@TABLE.add("POST", "/git/config", body=wire.GitSetConfigRequest)
 async def set_git_config(call: ApiCall) -> None:
     """Change a setting."""
     git, scope = _scoped(call, call.body.path, call.body.scope)
     await git.run("config", scope, "--replace-all", "--", _check_key(call.body.key), call.body.value)
 
 
-@TABLE.add("POST", "/git/config/user", scope="run", body=wire.GitConfigureUserRequest, answers={200: None})
+@TABLE.add("POST", "/git/config/user", body=wire.GitConfigureUserRequest)
 async def configure_user(call: ApiCall) -> None:
     """Set the name and email address for commits."""
     git, scope = _scoped(call, call.body.path, call.body.scope)
@@ -282,7 +283,7 @@ def _check_key(key: str) -> str:
     return key
 
 
-@TABLE.add("POST", "/git/credentials", scope="run", body=wire.GitAuthenticateRequest, answers={200: None})
+@TABLE.add("POST", "/git/credentials", body=wire.GitAuthenticateRequest)
 async def authenticate(call: ApiCall) -> None:
     """Store credentials in the sandbox, in git's plain-text store."""
     body = call.body
@@ -299,7 +300,7 @@ async def authenticate(call: ApiCall) -> None:
     await git.run("credential", "approve", stdin=entry)
 
 
-@TABLE.add("GET", "/git/history", scope="run", query=wire.GitPathQuery, answers={200: list[wire.GitCommitInfo]})
+@TABLE.add("GET", "/git/history", query=PathQuery)
 async def get_commit_history(call: ApiCall) -> list[wire.GitCommitInfo]:
     """List the commits up to HEAD, newest first."""
     git = Git(call.sandbox, call.query.path)

@@ -28,7 +28,7 @@ CA_BUNDLES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Where systems keep the certificates that they trust. Named outright, because a repository can name others."""
+"""Where systems keep the certificates that they trust. Always set, because a repository can name others."""
 
 SCRIPT = 'exec 9<&0 </dev/null; exec git "$@"'
 """The secret is on standard input, where git's own children could read it: put it where only the helper looks."""
@@ -101,13 +101,15 @@ def name_host(handle: Handle, url: str) -> None:
         origin = find_origin(url)
     except Fault:
         return
-    handle.git_hosts = [*(known for known in handle.git_hosts if known != origin), origin][-_MOST_HOSTS:]
+    others = [known for known in handle.row.git_hosts if known != origin]
+    handle.row.git_hosts = [*others, origin][-_MOST_HOSTS:]
+    handle.sandbox.save()
 
 
 def check_named(handle: Handle, url: str) -> None:
     """Raises: Fault, 400, for a URL whose host no caller has named: a program in the sandbox may have set it."""
     origin = find_origin(url)
-    if origin not in handle.git_hosts:
+    if origin not in handle.row.git_hosts:
         raise bad_request(
             f"the credentials were not used: this remote points to {origin}, which no API call has named for this "
             "sandbox; clone or add the remote through the API, or give its URL as the remote"

@@ -101,7 +101,7 @@ class Git:
 
     def __init__(self, handle: Handle, path: str | None) -> None:
         self._handle = handle
-        self._folder = handle.resolve(path) if path else handle.home or handle.workdir
+        self._folder = handle.resolve(path) if path else handle.home
         self._named = path is not None
 
     async def run(
@@ -170,7 +170,7 @@ class Git:
         """The login for a remote, by its name or its URL; None without credentials.
 
         Raises:
-            Fault: 400, its URL takes none, is rewritten by a setting, or leads to a host that no caller has named.
+            Fault: 400, its URL takes no credentials, is rewritten by a setting, or has a host that no caller has named.
         """
         if given is None:
             return None

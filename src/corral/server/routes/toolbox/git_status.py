@@ -12,7 +12,7 @@ LOG_FORMAT = "%H%x1f%an%x1f%ae%x1f%aI%x1f%B"
 _MOST_ENTRIES = 20_000
 """In what git prints: all others wait while it is parsed. With names of usual length, its output is bounded sooner."""
 ENTRY_BYTES = 256
-"""What an entry takes that has been parsed, beside the output itself."""
+"""The memory of a parsed entry, besides the output itself."""
 
 _WORDS: dict[str, StatusWord] = {
     ".": "Unmodified",
@@ -72,7 +72,7 @@ def _parse_file(line: str, fields: Iterator[str]) -> Iterator[FileStatus]:
         return
     columns = {"1": 8, "2": 9, "u": 10}.get(kind)
     if columns is None:
-        return  # "!" is an ignored file, and what else may come is not ours to tell
+        return  # "!" is an ignored file; others are unknown
     words = line.split(" ", columns)
     if len(words) != columns + 1 or len(words[1]) != 2:
         return

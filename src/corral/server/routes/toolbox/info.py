@@ -23,49 +23,49 @@ _TABLE_BYTES = 1024 * 1024
 """Some thousands of sockets. The table is parsed as a whole, so it is bounded by what others may have to wait for."""
 
 
-@TABLE.add("GET", "/user-home-dir", scope="run", answers={200: wire.DirResponse})
+@TABLE.add("GET", "/user-home-dir")
 async def get_user_home_dir(call: ApiCall) -> wire.DirResponse:
     """The home directory of the user that programs run as."""
     return wire.DirResponse(dir=call.sandbox.home)
 
 
-@TABLE.add("GET", "/work-dir", scope="run", answers={200: wire.DirResponse})
+@TABLE.add("GET", "/work-dir")
 async def get_work_dir(call: ApiCall) -> wire.DirResponse:
     """The working directory, where relative paths start."""
     return wire.DirResponse(dir=call.sandbox.workdir)
 
 
-@TABLE.add("GET", "/project-dir", scope="run", answers={200: wire.DirResponse})
+@TABLE.add("GET", "/project-dir")
 async def get_project_dir(call: ApiCall) -> wire.DirResponse:
     """The working directory, for older clients."""
     return wire.DirResponse(dir=call.sandbox.workdir)
 
 
-@TABLE.add("POST", "/env", scope="run", body=wire.UpdateEnvRequest, answers={200: dict[str, str]})
+@TABLE.add("POST", "/env", body=wire.UpdateEnvRequest)
 async def update_env(call: ApiCall) -> dict[str, str]:
     """Set and unset environment variables for later programs; returns all that are set this way."""
     handle, body = call.sandbox, call.body
     check_variables(body.set or {})
     gone = set(body.unset or ())
     if prefix := body.unset_value_prefix:
-        now = {**handle.box.spec.env, **handle.env}
+        now = {**handle.box.spec.env, **handle.row.set_env}
         gone |= {name for name, value in now.items() if value is not None and value.startswith(prefix)}
-    new = {**handle.env, **dict.fromkeys(gone), **(body.set or {})}
+    new = {**handle.row.set_env, **dict.fromkeys(gone), **(body.set or {})}
     if sum(len(name.encode()) + len((value or "").encode()) + 2 for name, value in new.items()) > _MAX_ENV_BYTES:
         raise bad_request(f"the variables take more than {_MAX_ENV_BYTES} bytes in total")
-    handle.env.clear()
-    handle.env.update(new)
+    handle.row.set_env = new
+    handle.sandbox.save()
     handle.withhold()
     return {name: value for name, value in new.items() if value is not None}
 
 
-@TABLE.add("GET", "/version", scope="run", answers={200: dict[str, str]})
+@TABLE.add("GET", "/version")
 async def get_version(call: ApiCall) -> dict[str, str]:
     """The server's version."""
-    return {"version": call.services.settings.version}
+    return {"version": call.server.settings.version}
 
 
-@TABLE.add("POST", "/init", scope="run", body=wire.InitializeRequest, body_optional=True, answers={200: dict[str, str]})
+@TABLE.add("POST", "/init", body=wire.InitializeRequest, body_optional=True)
 async def initialize(call: ApiCall) -> dict[str, str]:
     """Does nothing: a sandbox is ready when it is started."""
     return {"message": "the sandbox is ready"}
@@ -74,13 +74,13 @@ async def initialize(call: ApiCall) -> dict[str, str]:
 # --------------------------------------------------------------------------------------------------------------- ports
 
 
-@TABLE.add("GET", "/port", scope="run", answers={200: wire.PortList})
+@TABLE.add("GET", "/port")
 async def get_ports(call: ApiCall) -> wire.PortList:
     """List the ports on which programs in the sandbox listen."""
     return wire.PortList(ports=sorted(await _listening(call.sandbox)))
 
 
-@TABLE.add("GET", "/port/{port}/in-use", scope="run", answers={200: wire.IsPortInUseResponse})
+@TABLE.add("GET", "/port/{port}/in-use")
 async def is_port_in_use(call: ApiCall) -> wire.IsPortInUseResponse:
     """Whether a program in the sandbox listens on a port."""
     text = call.params["port"]
@@ -108,7 +108,7 @@ def parse_listening(table: str) -> set[int]:
 # ----------------------------------------------------------------------------------------------------------------- use
 
 
-@TABLE.add("GET", "/system/metrics", scope="run", answers={200: wire.SystemMetrics})
+@TABLE.add("GET", "/system/metrics")
 async def get_system_metrics(call: ApiCall) -> wire.SystemMetrics:
     """The sandbox's limits and current resource usage."""
     box = call.sandbox.box

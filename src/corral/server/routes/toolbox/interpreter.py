@@ -35,14 +35,7 @@ _MAX_CONTEXTS = 100
 # ------------------------------------------------------------------------------------------------------------ contexts
 
 
-@TABLE.add(
-    "POST",
-    "/process/interpreter/context",
-    scope="run",
-    body=wire.CreateContextRequest,
-    body_optional=True,
-    answers={200: wire.InterpreterContext},
-)
+@TABLE.add("POST", "/process/interpreter/context", body=wire.CreateContextRequest, body_optional=True)
 async def create_interpreter_context(call: ApiCall) -> wire.InterpreterContext:
     """Create an interpreter context."""
     handle, body = call.sandbox, call.body or wire.CreateContextRequest()
@@ -54,17 +47,17 @@ async def create_interpreter_context(call: ApiCall) -> wire.InterpreterContext:
         )
     except (UnknownLanguageError, WorkdirError, BackendUnavailableError) as error:
         raise bad_request(f"{error}") from error
-    return _tell(context)
+    return _to_wire(context)
 
 
-@TABLE.add("GET", "/process/interpreter/context", scope="run", answers={200: wire.ListContextsResponse})
+@TABLE.add("GET", "/process/interpreter/context")
 async def list_interpreter_contexts(call: ApiCall) -> wire.ListContextsResponse:
     """List interpreter contexts, without the default one."""
     contexts = await call.sandbox.box.interpreter.contexts()
-    return wire.ListContextsResponse(contexts=[_tell(each) for each in contexts if each.id != DEFAULT_CONTEXT])
+    return wire.ListContextsResponse(contexts=[_to_wire(each) for each in contexts if each.id != DEFAULT_CONTEXT])
 
 
-@TABLE.add("DELETE", "/process/interpreter/context/{id}", scope="run", answers={200: dict[str, str]})
+@TABLE.add("DELETE", "/process/interpreter/context/{id}")
 async def delete_interpreter_context(call: ApiCall) -> dict[str, str]:
     """Delete an interpreter context."""
     name = call.params["id"]
@@ -77,7 +70,7 @@ async def delete_interpreter_context(call: ApiCall) -> dict[str, str]:
     return {"message": f"context {name} deleted"}
 
 
-def _tell(context: ContextInfo) -> wire.InterpreterContext:
+def _to_wire(context: ContextInfo) -> wire.InterpreterContext:
     # `active` is for clients whether it can be used, which it can.
     return wire.InterpreterContext(
         id=context.id,
@@ -91,17 +84,16 @@ def _tell(context: ContextInfo) -> wire.InterpreterContext:
 # ------------------------------------------------------------------------------------------------------------- running
 
 
-@TABLE.add("GET", "/process/interpreter/execute", scope="run", websocket=True, answers={})
+@TABLE.add("GET", "/process/interpreter/execute", websocket=True, answers={})
 async def execute_interpreter_code(call: ApiCall) -> web.StreamResponse:
     """Run code in a context: the first frame has the code, those of the answer have the output."""
-    socket = Socket(call, longest_bytes=call.services.settings.limits.code_frame_bytes)
-    socket.check()
+    socket = Socket(call, longest_bytes=call.server.settings.limits.code_frame_bytes)
     await socket.open()
     try:
         run = await _receive(socket)
         code, reason = await socket.converse(_run(call, socket, run))
     except ClientLeftError:
-        return socket.response  # the run was interrupted: it is not meant to go on without its client
+        return socket.response  # the run was interrupted: it does not go on without its client
     except (Fault, InvalidCommandError) as error:
         code, reason = REFUSED, str(error)
     await socket.close(code, reason)
@@ -119,7 +111,7 @@ async def _receive(socket: Socket) -> wire.InterpreterRun:
 
 
 async def _run(call: ApiCall, socket: Socket, run: wire.InterpreterRun) -> tuple[int, str]:
-    """Gives the code and the reason to close with."""
+    """Returns the code and the reason to close with."""
     timeout = _DEFAULT_SECONDS if run.timeout is None else run.timeout or None
     events = call.sandbox.box.interpreter.run(
         run.code,
@@ -130,7 +122,7 @@ async def _run(call: ApiCall, socket: Socket, run: wire.InterpreterRun) -> tuple
     # An error waits for the end that follows it: that of a run out of time is our own interruption, and some clients
     # would take it, or a word that the run is over, for a result.
     held_back: list[dict[str, Any]] = []
-    async with contextlib.aclosing(events):  # type: ignore[type-var]  # an async generator, whatever it says
+    async with contextlib.aclosing(events):  # type: ignore[type-var]  # typed as an iterator
         try:
             async for event in events:
                 if event.kind == "end" and event.status == "timeout":

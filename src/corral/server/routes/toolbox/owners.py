@@ -35,7 +35,21 @@ class Owners:
         """Files as wire models; unknown user and group ids are shown as numbers."""
         users = await self._names("/etc/passwd", (info.uid for info in infos))
         groups = await self._names("/etc/group", (info.gid for info in infos))
-        return _describe(infos, users, groups)
+        return [
+            wire.FileInfo(
+                name=info.name,
+                is_dir=info.is_folder,
+                size=info.size,
+                mode=stat.filemode(_TYPES.get(info.kind, 0) | info.mode),
+                mod_time=timestamp(info.modified),
+                owner=users.get(info.uid, str(info.uid)),
+                group=groups.get(info.gid, str(info.gid)),
+                permissions=f"{info.mode:04o}",
+                modified_at=timestamp(info.modified),
+                path=info.path,
+            )
+            for info in infos
+        ]
 
     async def _names(self, table: str, ids: Iterable[int]) -> dict[int, str]:
         if set(ids) <= _USUAL.keys():
@@ -45,27 +59,9 @@ class Owners:
         return self._tables[table]
 
 
-async def describe_all(files: AsyncFiles, infos: Sequence[FileInfo]) -> list[wire.FileInfo]:
-    """A few files as wire models."""
-    return await Owners(files).describe(infos)
-
-
-def _describe(infos: Sequence[FileInfo], users: dict[int, str], groups: dict[int, str]) -> list[wire.FileInfo]:
-    return [
-        wire.FileInfo(
-            name=info.name,
-            is_dir=info.is_folder,
-            size=info.size,
-            mode=stat.filemode(_TYPES.get(info.kind, 0) | info.mode),
-            mod_time=timestamp(info.modified),
-            owner=users.get(info.uid, str(info.uid)),
-            group=groups.get(info.gid, str(info.gid)),
-            permissions=f"{info.mode:04o}",
-            modified_at=timestamp(info.modified),
-            path=info.path,
-        )
-        for info in infos
-    ]
+async def describe(files: AsyncFiles, info: FileInfo) -> wire.FileInfo:
+    """One file as a wire model."""
+    return (await Owners(files).describe([info]))[0]
 
 
 async def _read_names(files: AsyncFiles, table: str) -> dict[int, str]:

@@ -9,7 +9,7 @@ from corral.base.command import with_bash
 from corral.errors import BackendUnavailableError, InvalidCommandError, WorkdirError
 from corral.results import ExecResult
 from corral.server.answers import Large, LongText
-from corral.server.creating import LANGUAGES
+from corral.server.creating import LANGUAGES, language_of
 from corral.server.fairness import SLICE_BYTES
 from corral.server.faults import Fault, bad_request
 from corral.server.log import text_of
@@ -41,9 +41,7 @@ def _shell_call(text: str) -> tuple[list[str], dict[str, str], str | None]:
     return with_bash("-c", _READ_LONG), {}, text
 
 
-@TABLE.add(
-    "POST", "/process/execute", scope="run", body=ExecuteRequest, large_body=True, answers={200: ExecuteResponse}
-)
+@TABLE.add("POST", "/process/execute", body=ExecuteRequest, large_body=True, answers={200: ExecuteResponse})
 async def execute_command(call: ApiCall) -> Any:
     """Run a shell command and wait for it."""
     handle, body = call.sandbox, call.body
@@ -52,12 +50,12 @@ async def execute_command(call: ApiCall) -> Any:
     if "\0" in body.command:
         raise bad_request("the command contains a NUL character")
     folder = handle.resolve(body.cwd or ".")
-    argv, beside, stdin = _shell_call(body.command)
+    argv, variables, stdin = _shell_call(body.command)
     try:
         result = await handle.box.exec(
             argv,
             cwd=folder,
-            env={**handle.environment(body.envs), **beside},
+            env={**handle.environment(body.envs), **variables},
             stdin=stdin,
             user=handle.program_user,
             timeout=body.timeout or None,
@@ -68,16 +66,14 @@ async def execute_command(call: ApiCall) -> Any:
     except InvalidCommandError as error:
         raise bad_request(f"{error}") from error
     refuse_timeout(result, body.timeout)
-    return _tell(ExecuteResponse(exit_code=result.exit_code, result=""), result.output_bytes)
+    return _with_output(ExecuteResponse(exit_code=result.exit_code, result=""), result.output_bytes)
 
 
-@TABLE.add(
-    "POST", "/process/code-run", scope="run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse}
-)
+@TABLE.add("POST", "/process/code-run", body=CodeRunRequest, large_body=True, answers={200: CodeRunResponse})
 async def code_run(call: ApiCall) -> Any:
     """Run a code snippet in a new process."""
     handle, body = call.sandbox, call.body
-    language = (body.language or handle.language).lower()
+    language = (body.language or language_of(handle.row.labels)).lower()
     if language not in LANGUAGES:
         raise bad_request(f"language {language[:40]!r} is not supported; use one of {', '.join(LANGUAGES)}")
     charts: Sequence[Mapping[str, object]] = ()
@@ -102,10 +98,12 @@ async def code_run(call: ApiCall) -> Any:
         return CodeRunResponse(exit_code=-1, result=f"{error}")
     refuse_timeout(result, body.timeout)
     artifacts = Artifacts(charts=[dict(chart) for chart in charts]) if charts else None
-    return _tell(CodeRunResponse(exit_code=result.exit_code, result="", artifacts=artifacts), result.output_bytes)
+    return _with_output(
+        CodeRunResponse(exit_code=result.exit_code, result="", artifacts=artifacts), result.output_bytes
+    )
 
 
-def _tell(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
+def _with_output(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
     """The answer with the output: a long one is decoded and encoded as it is sent."""
     if len(output) > SLICE_BYTES:
         return Large(answer, texts={"result": LongText((output,))})

@@ -22,8 +22,10 @@ from corral.sessions.session import prefix as session_prefix
 
 TABLE = Table("toolbox")
 
+_ONE = "/process/session/{sessionId}"
+_COMMAND = _ONE + "/command/{commandId}"
 ENTRYPOINT = "entrypoint"
-"""The session of a sandbox's main program; our sandboxes have none."""
+"""The session of a sandbox's main program, which our sandboxes do not have."""
 _MARKS = {"stdout": b"\x01\x01\x01", "stderr": b"\x02\x02\x02"}
 _MAX_SESSIONS = 500
 _INTERRUPT_SECONDS = 20.0
@@ -42,7 +44,7 @@ async def _find(call: ApiCall) -> ShellSession:
 
 async def _attach(call: ApiCall, name: str) -> ShellSession:
     session = call.sandbox.sessions.get(name) or await _read_again(call, name)
-    call.services.sessions.keep(call.sandbox, session)
+    call.server.sessions.keep(call.sandbox, session)
     # It may be forgotten while this call still has it, so a large one is part of what the call holds.
     call.hold(max(0, session.memory_bytes - _FREE_SESSION_BYTES))
     return session
@@ -50,17 +52,11 @@ async def _attach(call: ApiCall, name: str) -> ShellSession:
 
 async def _read_again(call: ApiCall, name: str) -> ShellSession:
     """Read the session's record again, which may be long: the memory of the key bounds how many calls do so."""
-    if call.account is None:
-        return await ShellSession.attach(call.sandbox.box, name)
     await call.account.reserve(_READING_BYTES)
     try:
         return await ShellSession.attach(call.sandbox.box, name)
     finally:
         call.account.give_back(_READING_BYTES)
-
-
-def _forget(handle: Handle, name: str) -> None:
-    handle.sessions.pop(name, None)
 
 
 async def _command(session: ShellSession, call: ApiCall) -> SessionCommand:
@@ -75,7 +71,7 @@ async def _command(session: ShellSession, call: ApiCall) -> SessionCommand:
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
-@TABLE.add("POST", "/process/session", scope="run", body=wire.CreateSessionRequest, answers={201: None})
+@TABLE.add("POST", "/process/session", body=wire.CreateSessionRequest, status=201)
 async def create_session(call: ApiCall) -> None:
     """Create a session."""
     handle, name = call.sandbox, call.body.session_id
@@ -88,7 +84,7 @@ async def create_session(call: ApiCall) -> None:
     session = await ShellSession.open(
         handle.box, name, cwd=handle.resolve("."), env=handle.environment(), user=handle.program_user
     )
-    call.services.sessions.keep(handle, session)
+    call.server.sessions.keep(handle, session)
 
 
 async def _names(handle: Handle) -> list[str]:
@@ -96,7 +92,7 @@ async def _names(handle: Handle) -> list[str]:
     return [info.name.removeprefix(session_prefix) for info in infos if info.name.startswith(session_prefix)]
 
 
-@TABLE.add("GET", "/process/session", scope="run", answers={200: list[wire.Session]})
+@TABLE.add("GET", "/process/session", answers={200: list[wire.Session]})
 async def list_sessions(call: ApiCall) -> ManyItems:
     """List sessions."""
     return ManyItems(_sessions(call, await _names(call.sandbox)))
@@ -108,16 +104,15 @@ async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncIterator[list[w
         try:
             session = await _attach(call, name)
             size = session.memory_bytes
-            call.hold(size)  # the same once more, as it is told
-            yield [wire.Session(session_id=name, commands=[_tell(each) for each in await session.commands()])]
+            call.hold(size)  # the same once more, in the answer
+            yield [wire.Session(session_id=name, commands=[_to_wire(each) for each in await session.commands()])]
         except NotRecordedError:
-            _forget(call.sandbox, name)  # deleted in the meantime
+            call.sandbox.sessions.pop(name, None)  # deleted in the meantime
             continue
-        if call.account is not None:
-            call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
+        call.account.give_back(size + max(0, size - _FREE_SESSION_BYTES))
 
 
-@TABLE.add("GET", "/process/session/entrypoint", scope="run", answers={200: wire.Session})
+@TABLE.add("GET", "/process/session/entrypoint")
 async def get_entrypoint_session(call: ApiCall) -> wire.Session:
     """The session of the sandbox's entrypoint; always without commands."""
     return wire.Session(session_id=ENTRYPOINT, commands=[])
@@ -126,7 +121,6 @@ async def get_entrypoint_session(call: ApiCall) -> wire.Session:
 @TABLE.add(
     "GET",
     "/process/session/entrypoint/logs",
-    scope="run",
     query=wire.FollowQuery,
     websocket=True,
     answers={200: wire.SessionCommandLogsResponse},
@@ -138,29 +132,28 @@ async def get_entrypoint_logs(call: ApiCall) -> wire.SessionCommandLogsResponse 
             return web.Response(text="")
         return wire.SessionCommandLogsResponse(output="", stdout="", stderr="")
     socket = Socket(call)
-    socket.check()
     await socket.open()
     await socket.close()
     return socket.response
 
 
-@TABLE.add("GET", "/process/session/{sessionId}", scope="run", answers={200: wire.Session})
+@TABLE.add("GET", _ONE)
 async def get_session(call: ApiCall) -> wire.Session:
     """Get a session."""
     session = await _find(call)
     try:
         commands = await session.commands()
     except NotRecordedError as error:
-        _forget(call.sandbox, session.name)
+        call.sandbox.sessions.pop(session.name, None)
         raise not_found(f"session {session.name!r} not found", code="PROCESS_NOT_FOUND") from error
-    return wire.Session(session_id=session.name, commands=[_tell(command) for command in commands])
+    return wire.Session(session_id=session.name, commands=[_to_wire(command) for command in commands])
 
 
-@TABLE.add("DELETE", "/process/session/{sessionId}", scope="run", answers={204: None})
+@TABLE.add("DELETE", _ONE, status=204)
 async def delete_session(call: ApiCall) -> None:
     """Delete a session and end everything it started."""
     session = await _find(call)
-    _forget(call.sandbox, call.params["sessionId"])
+    call.sandbox.sessions.pop(call.params["sessionId"], None)
     await session.delete()
 
 
@@ -169,8 +162,7 @@ async def delete_session(call: ApiCall) -> None:
 
 @TABLE.add(
     "POST",
-    "/process/session/{sessionId}/exec",
-    scope="run",
+    _ONE + "/exec",
     body=wire.SessionExecuteRequest,
     large_body=True,
     answers={200: wire.SessionExecuteResponse, 202: wire.SessionExecuteResponse},
@@ -203,19 +195,14 @@ async def _run_to_its_end(call: ApiCall, session: ShellSession, text: str) -> Se
         raise
 
 
-@TABLE.add("GET", "/process/session/{sessionId}/command/{commandId}", scope="run", answers={200: wire.Command})
+@TABLE.add("GET", _COMMAND)
 async def get_session_command(call: ApiCall) -> wire.Command:
     """Get a command of a session."""
-    return _tell(await _command(await _find(call), call))
+    return _to_wire(await _command(await _find(call), call))
 
 
 @TABLE.add(
-    "GET",
-    "/process/session/{sessionId}/command/{commandId}/logs",
-    scope="run",
-    query=wire.FollowQuery,
-    websocket=True,
-    answers={200: wire.SessionCommandLogsResponse},
+    "GET", _COMMAND + "/logs", query=wire.FollowQuery, websocket=True, answers={200: wire.SessionCommandLogsResponse}
 )
 async def get_session_command_logs(call: ApiCall) -> Large | PlainText | web.StreamResponse:
     """Get a command's log so far; over a websocket, follow it to its end."""
@@ -231,32 +218,24 @@ async def get_session_command_logs(call: ApiCall) -> Large | PlainText | web.Str
 
 async def _follow(call: ApiCall, session: ShellSession, command_id: str) -> web.StreamResponse:
     socket = Socket(call)
-    socket.check()
     await socket.open()
     marked = _wants_marks(call)
 
-    async def tell() -> None:
+    async def send_chunks() -> None:
         chunks = session.follow(command_id)
-        async with contextlib.aclosing(chunks):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(chunks):  # type: ignore[type-var]  # typed as an iterator
             async for chunk in chunks:
                 await socket.send(chunk.data, mark=_MARKS[chunk.stream] if marked else b"")
 
     try:
-        await socket.converse(tell())
+        await socket.converse(send_chunks())
     except ClientLeftError:
         return socket.response  # the command runs on: it was asked to
     await socket.close()
     return socket.response
 
 
-@TABLE.add(
-    "POST",
-    "/process/session/{sessionId}/command/{commandId}/input",
-    scope="run",
-    body=wire.SessionSendInputRequest,
-    large_body=True,
-    answers={204: None},
-)
+@TABLE.add("POST", _COMMAND + "/input", body=wire.SessionSendInputRequest, large_body=True, status=204)
 async def send_input(call: ApiCall) -> None:
     """Send input to a running command."""
     session = await _find(call)
@@ -275,10 +254,10 @@ async def send_input(call: ApiCall) -> None:
         raise bad_request(f"{error}") from error
 
 
-# -------------------------------------------------------------------------------------------------------------- telling
+# ---------------------------------------------------------------------------------------------------------- wire models
 
 
-def _tell(command: SessionCommand) -> wire.Command:
+def _to_wire(command: SessionCommand) -> wire.Command:
     return wire.Command(id=command.id, command=command.text, exit_code=command.exit_code)
 
 

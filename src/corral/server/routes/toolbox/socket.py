@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
+from corral.server.fairness import Meter
 from corral.server.faults import Fault, bad_request
 from corral.server.framewatch import FrameWatch, watch_frames
 from corral.server.routing import ApiCall
@@ -25,7 +26,7 @@ _BACKLOG_BYTES = 120 * 1024
 """The memory for a client that does not read, besides the socket itself: a piece of a record, and buffers."""
 
 Answer = TypeVar("Answer")
-Hear = Callable[[bytes], Awaitable[None]]
+OnMessage = Callable[[bytes], Awaitable[None]]
 
 
 class ClientLeftError(Exception):
@@ -36,27 +37,24 @@ class Socket:
     """One websocket of one call. After an error, `dispatch` closes it with code 1011."""
 
     def __init__(self, call: ApiCall, *, protocols: Sequence[str] = (), longest_bytes: int | None = None) -> None:
-        limits = call.services.settings.limits
+        """Raises: Fault, 400, if the request is not an upgrade. Created before anything is started for it."""
+        limits = call.server.settings.limits
         self._call = call
         self._limits = limits
         self._frame_bytes = limits.frame_bytes
         self._frames: FrameWatch | None = None
-        self._is_charged = False
-        """Whether the memory for a slow client is counted."""
+        self._backlog = Meter(call.account)
         longest = longest_bytes or limits.frame_in_bytes
         self.response = web.WebSocketResponse(
             timeout=_CLOSE_SECONDS, protocols=protocols, compress=False, max_msg_size=longest, writer_limit=0
         )
-
-    def check(self) -> None:
-        """Raises: Fault, 400, if the request is not an upgrade. Called before anything is started for it."""
-        if not self.response.can_prepare(self._call.request):
+        if not self.response.can_prepare(call.request):
             raise bad_request("a websocket upgrade is required")
 
     async def open(self) -> None:
         """Answer the upgrade. Raises: Fault, 503, the server is stopping."""
         self._frames = watch_frames(self._call.request, seconds=self._limits.frame_seconds, account=self._call.account)
-        await self._call.services.sockets.open(self.response, self._call.request)
+        await self._call.server.sockets.open(self.response, self._call.request)
 
     async def send(self, data: bytes, *, mark: bytes = b"") -> None:
         """Send binary frames; each begins with the mark. Waits while the client does not read.
@@ -81,44 +79,35 @@ class Socket:
 
     def _charge_backlog(self) -> None:
         """Count the memory for a client that does not read. If the key has no more, cut the client off."""
-        account, transport = self._call.account, self._call.request.transport
-        if account is None or not isinstance(transport, asyncio.Transport):
+        transport = self._call.request.transport
+        if not isinstance(transport, asyncio.Transport):
             return
-        is_slow = transport.get_write_buffer_size() > 0
-        if is_slow and not self._is_charged and not account.take(_BACKLOG_BYTES):
+        if not self._backlog.set(_BACKLOG_BYTES if transport.get_write_buffer_size() > 0 else 0):
             cut_off(transport)  # no close frame: it would wait behind all that the client does not read
-        elif self._is_charged and not is_slow:
-            account.give_back(_BACKLOG_BYTES)
-        self._is_charged = is_slow
 
-    async def converse(self, telling: Coroutine[Any, Any, Answer], *, hear: Hear | None = None) -> Answer:
-        """Run `telling`, and read from the client meanwhile; `hear` gets what it sends, else it is dropped.
+    async def converse(self, work: Coroutine[Any, Any, Answer], *, on_message: OnMessage | None = None) -> Answer:
+        """Run `work`, and read from the client meanwhile; `on_message` gets what it sends, else it is dropped.
 
         Raises:
-            ClientLeftError: the client disconnected first; `telling` was cancelled.
+            ClientLeftError: the client disconnected first; `work` was cancelled.
             Fault: 404, the sandbox ended first.
         """
-        told = asyncio.ensure_future(telling)
-        heard = asyncio.ensure_future(self._read(hear) if hear is None else self._listen(hear))
+        working = asyncio.ensure_future(work)
+        reading = asyncio.ensure_future(self._read(on_message) if on_message is None else self._listen(on_message))
         gone = asyncio.ensure_future(self._call.sandbox.gone.wait())
-        tasks: tuple[asyncio.Future[Any], ...] = (told, heard, gone)
+        tasks: tuple[asyncio.Future[Any], ...] = (working, reading, gone)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if told.done():
-                return told.result()
-            if heard.done():
-                heard.result()
+            if working.done():
+                return working.result()
+            if reading.done():
+                reading.result()
                 raise ClientLeftError
             raise Fault(404, "sandbox not found: it is gone")
         except asyncio.CancelledError:
-            # The connection broke, most likely. What came over it before that has been sent, and is meant.
-            visit = self._call.visit
-            if (
-                hear is not None
-                and not self._call.sandbox.gone.is_set()
-                and not (visit is not None and visit.key_ended)
-            ):
-                await asyncio.wait((heard,), timeout=_LAST_WORDS_SECONDS)
+            # Most likely the connection broke. What the client has sent before is still passed on.
+            if on_message is not None and not self._call.sandbox.gone.is_set() and not self._call.visit.key_ended:
+                await asyncio.wait((reading,), timeout=_LAST_WORDS_SECONDS)
             raise
         finally:
             for task in tasks:
@@ -134,15 +123,15 @@ class Socket:
         data = _content(message.type, message.data)
         if data is None:
             raise ClientLeftError
-        self._let_go(len(data))
+        self._count_handled(len(data))
         return data
 
-    def _let_go(self, *sizes: int) -> None:
+    def _count_handled(self, *sizes: int) -> None:
         """Stop counting messages of these sizes."""
         if self._frames is not None:
-            self._frames.heard(sizes)
+            self._frames.handled(sizes)
 
-    async def _listen(self, hear: Hear) -> None:
+    async def _listen(self, on_message: OnMessage) -> None:
         """Read ahead of a slow listener, so that pings are read as well; only a flood of input stops the reading."""
         inbox: deque[bytes] = deque()
         changed = asyncio.Condition()
@@ -162,15 +151,15 @@ class Socket:
                     changed.notify_all()
                 if not sizes:
                     return
-                await hear(data)
-                self._let_go(*sizes)
+                await on_message(data)
+                self._count_handled(*sizes)
 
         reading = asyncio.ensure_future(self._read(take))
         passing = asyncio.ensure_future(pass_on())
         try:
             await asyncio.wait((passing, reading), return_when=asyncio.FIRST_COMPLETED)
             if not passing.done():
-                # The client has left; what it sent before that is still meant.
+                # The client has disconnected; what it sent before is still passed on.
                 async with changed:
                     changed.notify_all()
                 await asyncio.wait((passing,), timeout=_LAST_WORDS_SECONDS)
@@ -181,16 +170,16 @@ class Socket:
                 task.cancel()
             await asyncio.gather(passing, reading, return_exceptions=True)
 
-    async def _read(self, hear: Hear | None) -> None:
+    async def _read(self, on_message: OnMessage | None) -> None:
         while True:
             message = await self.response.receive()
             data = _content(message.type, message.data)
             if data is None:
                 return
-            if hear is None:
-                self._let_go(len(data))
+            if on_message is None:
+                self._count_handled(len(data))
             else:
-                await hear(data)
+                await on_message(data)
 
     async def close(self, code: int = NORMAL, reason: str = "") -> None:
         """Close the websocket, and wait a little for the client's close frame."""

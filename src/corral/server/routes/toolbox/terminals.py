@@ -29,6 +29,7 @@ from corral.sessions.terminal import prefix as terminal_prefix
 
 TABLE = Table("toolbox")
 
+_ONE = "/process/pty/{sessionId}"
 EXIT_CONTROL = "X-Daytona-Pty-Exit-Control"
 _ENVS = "X-Daytona-Pty-Envs~"
 _MAX_ENVS_BYTES = 64 * 1024
@@ -49,7 +50,7 @@ async def _find(call: ApiCall) -> Terminal:
 # ---------------------------------------------------------------------------------------------------------------- REST
 
 
-@TABLE.add("GET", "/process/pty", scope="run", streams=True, answers={200: wire.PtyListResponse})
+@TABLE.add("GET", "/process/pty", streams=True, answers={200: wire.PtyListResponse})
 async def list_pty_sessions(call: ApiCall) -> ManyItems:
     """List terminals."""
     found = [info for info in await call.sandbox.box.list_recorded() if info.name.startswith(terminal_prefix)]
@@ -61,10 +62,10 @@ async def _each(call: ApiCall, found: Sequence[RecordInfo]) -> AsyncIterator[lis
     for info in found:
         with contextlib.suppress(NotRecordedError):  # deleted in the meantime
             terminal = await Terminal.attach(call.sandbox.box, info.name.removeprefix(terminal_prefix))
-            yield [await _tell(call.sandbox, terminal, info)]
+            yield [await _to_wire(call.sandbox, terminal, info)]
 
 
-@TABLE.add("POST", "/process/pty", scope="run", body=wire.PtyCreateRequest, answers={201: wire.PtyCreateResponse})
+@TABLE.add("POST", "/process/pty", body=wire.PtyCreateRequest, status=201)
 async def create_pty_session(call: ApiCall) -> wire.PtyCreateResponse:
     """Create a terminal."""
     body = call.body
@@ -74,20 +75,20 @@ async def create_pty_session(call: ApiCall) -> wire.PtyCreateResponse:
     return wire.PtyCreateResponse(session_id=terminal.name)
 
 
-@TABLE.add("GET", "/process/pty/{sessionId}", scope="run", answers={200: wire.PtySessionInfo})
+@TABLE.add("GET", _ONE)
 async def get_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Get a terminal."""
-    return await _tell(call.sandbox, await _find(call))
+    return await _to_wire(call.sandbox, await _find(call))
 
 
-@TABLE.add("DELETE", "/process/pty/{sessionId}", scope="run", answers={200: dict[str, str]})
+@TABLE.add("DELETE", _ONE)
 async def delete_pty_session(call: ApiCall) -> dict[str, str]:
     """Delete a terminal and end everything that runs in it."""
     terminal = await _find(call)
     call.sandbox.watched_terminals.discard(terminal.name)
     await terminal.kill()
     # Those who watch learn how it ended from its record, so that goes last.
-    watching = [asyncio.ensure_future(told.wait()) for told in call.sandbox.untold_watchers.get(terminal.name, ())]
+    watching = [asyncio.ensure_future(notified.wait()) for notified in call.sandbox.watchers.get(terminal.name, ())]
     if watching:
         await asyncio.wait(watching, timeout=_TOLD_SECONDS)
         for waiting in watching:
@@ -96,21 +97,15 @@ async def delete_pty_session(call: ApiCall) -> dict[str, str]:
     return {"message": f"terminal {terminal.name} deleted"}
 
 
-@TABLE.add(
-    "POST",
-    "/process/pty/{sessionId}/resize",
-    scope="run",
-    body=wire.PtyResizeRequest,
-    answers={200: wire.PtySessionInfo},
-)
+@TABLE.add("POST", _ONE + "/resize", body=wire.PtyResizeRequest)
 async def resize_pty_session(call: ApiCall) -> wire.PtySessionInfo:
     """Resize a terminal."""
     terminal = await _find(call)
     await terminal.resize(rows=call.body.rows, columns=call.body.cols)
-    return await _tell(call.sandbox, terminal)
+    return await _to_wire(call.sandbox, terminal)
 
 
-async def _tell(handle: Handle, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
+async def _to_wire(handle: Handle, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
     try:
         info = await terminal.info(found)
     except NotRecordedError as error:
@@ -163,11 +158,10 @@ async def _open(
 # ------------------------------------------------------------------------------------------------------------ watching
 
 
-@TABLE.add("GET", "/process/pty/create-connect", scope="run", query=wire.PtyCreateQuery, websocket=True, answers={})
+@TABLE.add("GET", "/process/pty/create-connect", query=wire.PtyCreateQuery, websocket=True, answers={})
 async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Create a terminal and connect to it."""
     socket = Socket(call, protocols=_echoed(call))
-    socket.check()
     query = call.query
     terminal = await _open(
         call.sandbox, name=query.id, cwd=query.cwd, envs=_offered_envs(call), rows=query.rows, columns=query.cols
@@ -175,11 +169,10 @@ async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
     return await _watch(call, socket, terminal)
 
 
-@TABLE.add("GET", "/process/pty/{sessionId}/connect", scope="run", websocket=True, answers={})
+@TABLE.add("GET", _ONE + "/connect", websocket=True, answers={})
 async def connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Connect to a terminal."""
     socket = Socket(call, protocols=_echoed(call))
-    socket.check()
     return await _watch(call, socket, await _find(call))
 
 
@@ -189,8 +182,8 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
     watched = call.sandbox.watched_terminals
     since = 0
     if terminal.name in watched:
-        # Before the client is told that it is connected: nothing that comes of what it types may be missed. Of a shell
-        # that has ended already, there is the end to tell.
+        # Before the client is told that it is connected, so that it misses no answer to what it types. If the shell has
+        # ended already, its end is sent.
         since = next((info.next_offset for info in await box.list_recorded() if info.name == record_name), 0)
         since = min([since, *(entry.offset for entry in await recorded.notes() if entry.kind == "end")])
     watched.add(terminal.name)
@@ -201,9 +194,9 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
     except ClientLeftError:
         return socket.response
 
-    async def tell() -> dict[str, Any]:
+    async def send_output() -> dict[str, Any]:
         entries = recorded.entries(since=since)
-        async with contextlib.aclosing(entries):  # type: ignore[type-var]  # an async generator, whatever it says
+        async with contextlib.aclosing(entries):
             async for entry in entries:
                 if entry.kind == "stdout":
                     await socket.send(entry.data)
@@ -212,27 +205,27 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
         raise SandboxGoneError("the sandbox has ended")
 
     async def type_in(data: bytes) -> None:
-        with contextlib.suppress(ExecError):  # the shell has just ended, and its watchers are being told
+        with contextlib.suppress(ExecError):  # the shell has just ended, and its watchers are being notified
             await terminal.write(data)
 
-    told = asyncio.Event()
-    untold = call.sandbox.untold_watchers.setdefault(terminal.name, set())
-    untold.add(told)
+    notified = asyncio.Event()
+    others = call.sandbox.watchers.setdefault(terminal.name, set())
+    others.add(notified)
     try:
-        end = await socket.converse(tell(), hear=type_in)
-        told.set()
-        await _say_end(call, socket, end)
+        end = await socket.converse(send_output(), on_message=type_in)
+        notified.set()
+        await _send_end(call, socket, end)
     except ClientLeftError:
         pass  # the shell stays
     finally:
-        told.set()
-        untold.discard(told)
-        if not untold and call.sandbox.untold_watchers.get(terminal.name) is untold:
-            del call.sandbox.untold_watchers[terminal.name]
+        notified.set()
+        others.discard(notified)
+        if not others and call.sandbox.watchers.get(terminal.name) is others:
+            del call.sandbox.watchers[terminal.name]
     return socket.response
 
 
-async def _say_end(call: ApiCall, socket: Socket, end: Mapping[str, Any]) -> None:
+async def _send_end(call: ApiCall, socket: Socket, end: Mapping[str, Any]) -> None:
     code = int(end.get("exit_code", 0))
     message: dict[str, Any] = {"exitCode": code}
     if (reason := _reason(code, end)) is not None:

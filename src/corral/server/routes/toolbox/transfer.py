@@ -34,13 +34,7 @@ _STREAM_BYTES = 128 * 1024
 # ------------------------------------------------------------------------------------------------------------------ up
 
 
-@TABLE.add(
-    "POST",
-    "/files/bulk-upload",
-    scope="run",
-    raw_body=True,
-    answers={200: wire.UploadFilesResponse, 400: dict[str, Any]},
-)
+@TABLE.add("POST", "/files/bulk-upload", raw_body=True, answers={200: wire.UploadFilesResponse, 400: dict[str, Any]})
 async def upload_files(call: ApiCall) -> wire.UploadFilesResponse | web.Response:
     """Upload several files; `files[N].path` says where `files[N].file` goes."""
     paths: dict[str, str] = {}
@@ -102,7 +96,7 @@ def _refuse_folder_name(path: str) -> None:
 def _parts(call: ApiCall) -> AsyncIterator[Part]:
     request = call.request
     boundary = boundary_of(request.headers.get("Content-Type", ""))
-    limits = call.services.settings.limits
+    limits = call.server.settings.limits
     return MultipartReader(
         request.content,
         boundary=boundary,
@@ -111,27 +105,15 @@ def _parts(call: ApiCall) -> AsyncIterator[Part]:
     ).parts()
 
 
-@TABLE.add("POST", "/files/upload", scope="run", query=wire.PathQuery, raw_body=True, answers={200: wire.UploadedFile})
+@TABLE.add("POST", "/files/upload", query=wire.PathQuery, raw_body=True)
 async def upload_file_legacy(call: ApiCall) -> wire.UploadedFile:
     """Upload a file, for older clients."""
-    return await _store_single(call)
+    return await upload_file(call)
 
 
-@TABLE.add(
-    "POST",
-    "/files/upload-v2",
-    scope="run",
-    query=wire.SignedQuery,
-    raw_body=True,
-    signed=True,
-    answers={200: wire.UploadedFile},
-)
+@TABLE.add("POST", "/files/upload-v2", query=wire.SignedQuery, raw_body=True, signed=True)
 async def upload_file(call: ApiCall) -> wire.UploadedFile:
     """Upload a file; a signed URL works without a key."""
-    return await _store_single(call)
-
-
-async def _store_single(call: ApiCall) -> wire.UploadedFile:
     path = call.query.path
     target = call.sandbox.resolve(path)
     _refuse_folder_name(path)
@@ -151,7 +133,6 @@ async def _store_single(call: ApiCall) -> wire.UploadedFile:
 @TABLE.add(
     "POST",
     "/files/bulk-download",
-    scope="run",
     body=wire.FilesDownloadRequest,
     large_body=True,
     streams=True,
@@ -165,14 +146,14 @@ async def download_files(call: ApiCall) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": framing.content_type})
     await response.prepare(call.request)
     for path in call.body.paths:
-        try:
-            opened = await _open(call.sandbox, path)
-        except (Fault, SandboxFileError) as error:
-            body = _error_body(error)
-            head = framing.begin(name="error", filename=path, content_type="application/json", size=len(body))
-            await response.write(head + body)
-            continue
-        async with opened as (size, content):
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                size, content = await stack.enter_async_context(_opened(call.sandbox, path))
+            except (Fault, SandboxFileError) as error:
+                body = _error_body(error)
+                head = framing.begin(name="error", filename=path, content_type="application/json", size=len(body))
+                await response.write(head + body)
+                continue
             head = framing.begin(name="file", filename=path, content_type="application/octet-stream", size=size)
             await response.write(head)
             if not await _send(call, response, size, content):
@@ -182,13 +163,11 @@ async def download_files(call: ApiCall) -> web.StreamResponse:
     return response
 
 
-@TABLE.add(
-    "GET", "/files/download", scope="run", query=wire.SignedQuery, signed=True, streams=True, answers={200: bytes}
-)
+@TABLE.add("GET", "/files/download", query=wire.SignedQuery, signed=True, streams=True, answers={200: bytes})
 async def download_file(call: ApiCall) -> web.StreamResponse:
     """Download a file; a signed URL works without a key."""
     path = call.query.path
-    async with await _open(call.sandbox, path) as (size, content):
+    async with _opened(call.sandbox, path) as (size, content):
         name = quote(posixpath.basename(path.rstrip("/")), safe="", errors="surrogateescape")
         response = web.StreamResponse(
             headers={
@@ -204,41 +183,24 @@ async def download_file(call: ApiCall) -> web.StreamResponse:
     return response
 
 
-async def _open(handle: Handle, path: str) -> contextlib.AbstractAsyncContextManager[tuple[int, AsyncIterator[bytes]]]:
+@contextlib.asynccontextmanager
+async def _opened(handle: Handle, path: str) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
     """A file's size and its content. The first piece is read here, so that errors are raised before the answer."""
     target = handle.resolve(path)
     info = await handle.box.files.stat(target)
     if info.is_folder:
         raise SandboxIsFolderError(f"{path} is a directory", path=target)
     stream = handle.box.files.read_stream(target, chunk_bytes=_STREAM_BYTES)
-    try:
+    async with contextlib.aclosing(stream):  # type: ignore[type-var]  # typed as an iterator
         first = await anext(stream, b"")
-    except BaseException:
-        await _close(stream)
-        raise
-    return _opened(max(info.size, len(first)) if len(first) == _STREAM_BYTES else len(first), first, stream)
 
+        async def content() -> AsyncIterator[bytes]:
+            if first:
+                yield first
+            async for piece in stream:
+                yield piece
 
-@contextlib.asynccontextmanager
-async def _opened(
-    size: int, first: bytes, stream: AsyncIterator[bytes]
-) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
-    async def content() -> AsyncIterator[bytes]:
-        if first:
-            yield first
-        async for piece in stream:
-            yield piece
-
-    try:
-        yield size, content()
-    finally:
-        await _close(stream)
-
-
-async def _close(stream: AsyncIterator[bytes]) -> None:
-    aclose = getattr(stream, "aclose", None)
-    if aclose is not None:
-        await aclose()
+        yield max(info.size, len(first)) if len(first) == _STREAM_BYTES else len(first), content()
 
 
 async def _send(call: ApiCall, response: web.StreamResponse, size: int, content: AsyncIterator[bytes]) -> bool:

@@ -1,7 +1,9 @@
-"""A child process that may read all files the code has written, also those that it has locked against its own user."""
+"""Children of the single-threaded launcher and keepers: one that may read all files the code has written, also those
+that it has locked against its own user; and one that works in the background."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +13,10 @@ from corral.engine import syscalls
 
 
 def fork_reader(work: Callable[[int], NoReturn]) -> int:
-    """A child that may read everything the code has written; gives the pipe on which it answers.
+    """A child that may read everything the code has written; returns the pipe on which it answers.
 
-    An ordinary user's code can make files that its own user may not read. In a new user namespace, with that one
-    id in it, the child has the capability to read them nevertheless.
+    An ordinary user's code can create files that its own user may not read. In a new user namespace with that one id,
+    the child has the capability to read them nevertheless.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
@@ -44,3 +46,19 @@ def fork_reader(work: Callable[[int], NoReturn]) -> int:
     finally:
         os.close(writer)
     return reader
+
+
+def fork_in_background(work: Callable[[], object]) -> None:
+    """Do something in a child of low priority; if no process can be created now, not at all."""
+    try:
+        if os.fork() != 0:
+            return
+    except OSError:
+        return
+    try:
+        syscalls.close_range(3)
+        with contextlib.suppress(OSError):
+            os.nice(10)
+        work()
+    finally:
+        os._exit(0)

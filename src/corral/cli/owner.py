@@ -1,20 +1,24 @@
-"""Names of sandboxes of `corral serve` in the same data folder, for lists and errors.
+"""Acting on an existing sandbox, and the names of sandboxes of `corral serve` in the same data folder.
 
-They are shown, and never accepted as arguments. The server's clients choose them, so a client could choose the name of
-one of the user's own sandboxes and receive what was meant for that one.
+These names are shown in lists and errors, and never accepted as arguments. The server's clients choose them, so a
+client could choose the name of one of the user's own sandboxes and receive what was meant for that one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from corral.cli.display import plain
 from corral.client.registry import get_backend
+from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, SandboxGoneError
 from corral.protocol import Backend
 from corral.results import OWNER_ID_LABEL, OWNER_LABELS, OWNER_NAME_LABEL, SandboxInfo
+
+T = TypeVar("T")
 
 
 def show_owner(info: SandboxInfo) -> str:
@@ -30,16 +34,35 @@ def show_labels(info: SandboxInfo) -> str:
     return plain(" ".join(f"{key}={value}" for key, value in info.labels.items() if key not in OWNER_LABELS))
 
 
-@contextlib.contextmanager
-def explaining(backend: str | Backend, wanted: str) -> Iterator[None]:
-    """If the sandbox `wanted` is not found, the error says whether the server has one of that name or id."""
-    try:
-        yield
-    except SandboxGoneError as error:
-        better = asyncio.run(explain_gone(get_backend(backend), wanted, error))
-        if better is error:
-            raise
-        raise better from error
+def show_owners(infos: Iterable[SandboxInfo]) -> str:
+    """For messages: the servers that these sandboxes belong to."""
+    return ", ".join(sorted({plain(str(info.owner)) for info in infos}))
+
+
+def run_on(backend: str | Backend, sandbox_id: str, work: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+    """The result of `work`, which is given the backend.
+
+    If the sandbox is not found, the error says whether the server has one of that name or id.
+    """
+    maker = get_backend(backend)
+
+    async def run() -> T:
+        try:
+            return await work(maker)
+        except SandboxGoneError as error:
+            better = await explain_gone(maker, sandbox_id, error)
+            if better is error:
+                raise
+            raise better from error
+
+    return asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def connected(backend: Backend, sandbox_id: str) -> AsyncIterator[AsyncSandbox]:
+    """An existing sandbox, for as long as the block lasts. Raises: as `connect`."""
+    async with contextlib.aclosing(await AsyncSandbox.connect(sandbox_id, backend=backend)) as box:
+        yield box
 
 
 async def explain_gone(backend: Backend, wanted: str, error: SandboxGoneError) -> SandboxGoneError:
@@ -54,10 +77,9 @@ async def explain_gone(backend: Backend, wanted: str, error: SandboxGoneError) -
     found = [info for info in found if info.owner is not None]
     if not found:
         return error
-    owners = ", ".join(sorted({plain(str(info.owner)) for info in found}))
     ids = " or ".join(sorted(info.sandbox_id for info in found))
     return SandboxGoneError(
-        f"{wanted!r} belongs to `corral serve` ({owners})",
+        f"{wanted!r} belongs to `corral serve` ({show_owners(found)})",
         op=error.op,
         hint=f"use its id here, {ids}, or --url with the server's address and a key",
     )
