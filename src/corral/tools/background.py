@@ -19,7 +19,7 @@ from corral.base.command import bash_text
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import PathLike
-from corral.sessions.record import Recorded, RecordInfo
+from corral.sessions.record import Entry, Recorded, RecordInfo
 from corral.tools.unread import Mark, Reading
 
 PREFIX = "shell-"

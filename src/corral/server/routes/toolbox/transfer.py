@@ -191,7 +191,7 @@ async def _opened(handle: Handle, path: str) -> AsyncIterator[tuple[int, AsyncIt
     if info.is_folder:
         raise SandboxIsFolderError(f"{path} is a directory", path=target)
     stream = handle.box.files.read_stream(target, chunk_bytes=_STREAM_BYTES)
-    async with contextlib.aclosing(stream):  # type: ignore[type-var]  # typed as an iterator
+    async with contextlib.aclosing(stream):
         first = await anext(stream, b"")
 
         async def content() -> AsyncIterator[bytes]:
