@@ -63,6 +63,7 @@ async def test_an_agent_is_started_when_it_is_first_needed_and_serves_all(box: A
     assert len(await find_agents(box)) == 1
 
 
+@pytest.mark.backends
 async def test_another_event_loop_uses_the_same_agent(box: AsyncSandbox) -> None:
     await box.files.write("file", b"one")
     contents = await asyncio.gather(*(asyncio.to_thread(asyncio.run, box.files.read("file")) for _ in range(4)))
@@ -81,6 +82,7 @@ async def test_a_killed_agent_is_told_and_replaced(box: AsyncSandbox) -> None:
     assert len(await find_agents(box)) == 1
 
 
+@pytest.mark.backends
 async def test_an_agent_that_is_killed_between_two_calls_is_replaced(box: AsyncSandbox) -> None:
     for _ in range(3):
         with contextlib.suppress(SandboxFileInterruptedError):  # its end may not be known yet
@@ -89,6 +91,7 @@ async def test_an_agent_that_is_killed_between_two_calls_is_replaced(box: AsyncS
         await box.exec(f"kill -KILL $({AGENTS})", check=True)
 
 
+@pytest.mark.backends
 async def test_a_stopped_agent_is_woken_or_replaced(box: AsyncSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "_ASK_SECONDS", 0.2)
     await box.files.write("file", b"old")
@@ -106,6 +109,7 @@ async def test_a_cancelled_write_leaves_nothing(box: AsyncSandbox) -> None:
     assert len(await find_agents(box)) == 1
 
 
+@pytest.mark.backends
 async def test_a_pause_in_the_middle_is_waited_for(box: AsyncSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "_ASK_SECONDS", 0.1)
     go_on = asyncio.Event()
@@ -155,7 +159,9 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "lie", [pytest.param(lie, marks=[] if lie == "talks nonsense" else [pytest.mark.backends]) for lie in LIES]
+)
 async def test_a_python_that_is_none_costs_one_call_at_most(daemon: Daemon, backend: DockerBackend, lie: str) -> None:
     text = base64.b64encode(LIES[lie].encode()).decode()
     put = f"rm -f /usr/bin/python3 && echo {text} | base64 -d > /usr/bin/python3 && chmod 755 /usr/bin/python3"
