@@ -34,7 +34,7 @@ from corral.backends.docker.enter import FOLDER, make_key
 from corral.backends.docker.images import ensure_image
 from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
 from corral.backends.docker.link import LinkHolder
-from corral.backends.docker.sandbox import NAME, Body, DockerSandbox, resized
+from corral.backends.docker.sandbox import NAME, DockerSandbox, resized
 from corral.backends.docker.seam import gone, mapped
 from corral.backends.docker.settings import Isolation, make_settings
 from corral.client.sandbox import AsyncSandbox
@@ -167,16 +167,17 @@ class DockerBackend(Backend):
         if image is None:
             image = await ensure_image(self._api, self.settings, spec.image)
         standing = Standing(sandbox_id or str(uuid.uuid4()))
-        body = Body(container="", standing=standing, created=time.time(), user="", trash=trash)
-        body.view_key = make_key() if self.settings.isolation == "runc" else None
-        sandbox = DockerSandbox(body, spec, self._links, self._keeping)
-        creating = asyncio.ensure_future(self._create_container(spec, image, standing, body.view_key))
+        key = make_key() if self.settings.isolation == "runc" else None
+        sandbox = DockerSandbox(
+            standing, spec, self._links, self._keeping, created=time.time(), view_key=key, trash=trash
+        )
+        creating = asyncio.ensure_future(self._create_container(spec, image, standing, key))
         try:
-            body.container = await asyncio.shield(creating)
-            await self._bring_up(sandbox, body, spec, image)
+            sandbox.container = await asyncio.shield(creating)
+            await self._bring_up(sandbox, image)
             await sandbox.begin_life()
         except BaseException:
-            self._io.spawn(self._clear_up(creating, sandbox, body))
+            self._io.spawn(self._clear_up(creating, sandbox))
             raise
         self._owned.add(sandbox)
         return sandbox
@@ -197,22 +198,22 @@ class DockerBackend(Backend):
                 self._disk = False
         raise AssertionError("the last try returns or raises")
 
-    async def _bring_up(self, sandbox: DockerSandbox, body: Body, spec: Spec, image: str) -> None:
-        control = Control(self._api.attach(body.container), on_end=sandbox.has_ended)
-        body.control, body.control_pid = control, os.getpid()
+    async def _bring_up(self, sandbox: DockerSandbox, image: str) -> None:
+        control = Control(self._api.attach(sandbox.container), on_end=sandbox.has_ended)
+        sandbox.control, sandbox.control_pid = control, os.getpid()
         await control.open()
         found = self._identities.get(image)
         if found is not None:
-            await self._make_workdir(body.container, spec.workdir, found)
-        if body.view_key is not None:
-            await self._check_place(body.container)
-        await self._api.start_container(body.container)
+            await self._make_workdir(sandbox, found)
+        if sandbox.view_key is not None:
+            await self._check_place(sandbox.container)
+        await self._api.start_container(sandbox.container)
         if found is None:
             found = await self._identify(sandbox)
             if image.partition(":")[0] not in OWN_IMAGES:  # there is one for each fork
                 self._identities[image] = found
-            await self._make_workdir(body.container, spec.workdir, found)
-        body.user, body.has_agent = found.user, found.has_agent
+            await self._make_workdir(sandbox, found)
+        sandbox.user, sandbox.has_agent = found.user, found.has_agent
 
     async def _check_place(self, container: str) -> None:
         """Check before anything of the image runs: through a link, the volume would be mounted elsewhere."""
@@ -233,16 +234,17 @@ class DockerBackend(Backend):
             )
         return _Identity(int(words[0]), int(words[1]), words[2], has_agent=words[3:] == ["agent"])
 
-    async def _make_workdir(self, container: str, path: str, user: _Identity) -> None:
+    async def _make_workdir(self, sandbox: DockerSandbox, user: _Identity) -> None:
         """Create the user's working folder through the daemon, since the user may not have the permission."""
-        if path.strip("/") and not await self._api.has_path(container, path):
+        path = sandbox.spec.workdir
+        if path.strip("/") and not await self._api.has_path(sandbox.container, path):
             info = make_entry(path.strip("/"), mode=0o755, size=None, uid=user.uid, gid=user.gid)
-            await self._api.put_archive(container, "/", make_tar((info, b"")))
+            await self._api.put_archive(sandbox.container, "/", make_tar((info, b"")))
 
-    async def _clear_up(self, creating: asyncio.Future[str], sandbox: DockerSandbox, body: Body) -> None:
+    async def _clear_up(self, creating: asyncio.Future[str], sandbox: DockerSandbox) -> None:
         """Remove everything that a failed or cancelled create has left."""
         try:
-            body.container = await creating
+            sandbox.container = await creating
             await sandbox.end()
         except asyncio.CancelledError:
             raise
@@ -270,16 +272,16 @@ class DockerBackend(Backend):
 
     async def _adopt(self, standing: Standing, container: Json) -> DockerSandbox:
         labels = container["Labels"]
-        body = Body(
-            container=str(container["Id"]), standing=standing, created=float(labels[CREATED_LABEL]), user="",
-            is_paused=container.get("State") == "paused", view_key=labels.get(KEY_LABEL),
+        sandbox = DockerSandbox(
+            standing, load_spec(labels[SPEC_LABEL]), self._links, self._keeping, container=str(container["Id"]),
+            created=float(labels[CREATED_LABEL]), view_key=labels.get(KEY_LABEL),
+            is_paused=container.get("State") == "paused",
         )  # fmt: skip
-        sandbox = DockerSandbox(body, load_spec(labels[SPEC_LABEL]), self._links, self._keeping)
         found = self._identities.get(str(container.get("Image")))
-        if found is None and not body.is_paused:
+        if found is None and not sandbox.is_paused:
             found = await self._identify(sandbox)
         if found is not None:
-            body.user, body.has_agent = found.user, found.has_agent
+            sandbox.user, sandbox.has_agent = found.user, found.has_agent
         sandbox.watch_deadline()
         return sandbox
 

@@ -113,7 +113,7 @@ class DockerProcess(AsyncProcess):
         if request.timeout is not None:
             left = request.timeout - (time.monotonic() - self._begun)
             self._timer = self._io.loop.call_later(max(0.0, left), self.end_tree, "timeout")
-        self._sandbox.body.processes.add(self)
+        self._sandbox.processes.add(self)
         self._io.spawn(self._follow())
 
     def _launch(self) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -125,7 +125,7 @@ class DockerProcess(AsyncProcess):
     async def _enter(self) -> tuple[tuple[str, ...], dict[str, str]]:
         """With a view: `enter` runs as root, and is told which user to become."""
         request = self._request
-        known = self._sandbox.body.users
+        known = self._sandbox.users
         if request.user not in known:
             api, argv = self._sandbox.api, ask_who(self.token)
             _, said = await api.collect(self._sandbox.container, argv, user=request.user)
@@ -134,7 +134,7 @@ class DockerProcess(AsyncProcess):
                 await self._explain(said)
                 raise AssertionError("that raises")
             known[request.user] = who
-        key = self._sandbox.body.view_key
+        key = self._sandbox.view_key
         assert key is not None, "it was checked before the call"
         return enter(request, known[request.user], token=self.token, key=key)
 
@@ -211,7 +211,7 @@ class DockerProcess(AsyncProcess):
             with contextlib.suppress(*_BROKEN):
                 await self._stream.close()
         self.finish(ending)
-        self._sandbox.body.processes.discard(self)
+        self._sandbox.processes.discard(self)
 
     async def ends_within(self, seconds: float) -> bool:
         """True if it has ended by then."""

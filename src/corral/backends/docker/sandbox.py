@@ -10,7 +10,7 @@ import os
 import signal as signals
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
 from aiodocker.exceptions import DockerError
@@ -47,41 +47,36 @@ _READ_OOM = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.
 log = logging.getLogger("corral.docker")
 
 
-@dataclass(slots=True)
-class Body:
-    """The container of a sandbox, and what is known of it."""
-
-    container: str
-    standing: Standing
-    created: float
-    user: str
-    """The name of the image's user."""
-    has_agent: bool = False
-    """True if the image has a Python that can run the agent; else files go through the shell."""
-    control: Control | None = None
-    control_pid: int = 0
-    """The process that holds the control; a forked child does not."""
-    is_gone: bool = False
-    is_stopped: bool = False
-    is_paused: bool = False
-    oom_kills: int = 0
-    trash: str | None = None
-    """An image that is removed with this sandbox."""
-    view_key: str | None = None
-    """The key that `enter` needs for views; None if unsupported."""
-    users: dict[str, Who] = field(default_factory=dict)
-    """Users whose programs had views."""
-    processes: set[DockerProcess] = field(default_factory=set)
-
-
 class DockerSandbox(SandboxPrimitives):
     """A container, as `corral.protocol.SandboxPrimitives`."""
 
     default_user = ""  # the image's
 
-    def __init__(self, body: Body, spec: Spec, links: LinkHolder, keeping: Keeping) -> None:
-        super().__init__(sandbox_id=body.standing.sandbox_id, spec=spec, backend=NAME)
-        self.body = body
+    def __init__(
+        self, ownership: Standing, spec: Spec, links: LinkHolder, keeping: Keeping, *, created: float,
+        view_key: str | None, container: str = "", is_paused: bool = False, trash: str | None = None,
+    ) -> None:  # fmt: skip
+        """`view_key` is what `enter` needs for views; `trash` an image that is removed with the sandbox."""
+        super().__init__(sandbox_id=ownership.sandbox_id, spec=spec, backend=NAME)
+        self.ownership = ownership
+        self.created = created
+        self.view_key = view_key
+        self.container = container
+        self.is_paused = is_paused
+        self._trash = trash
+        self.is_gone = False
+        self.is_stopped = False
+        self.user = ""
+        """The name of the image's user."""
+        self.has_agent = False
+        """True if the image has a Python that can run the agent; else files go through the shell."""
+        self.control: Control | None = None
+        self.control_pid = 0
+        """The process that holds the control; a forked child does not."""
+        self.users: dict[str, Who] = {}
+        """Users whose programs had views."""
+        self.processes: set[DockerProcess] = set()
+        self._oom_kills = 0
         self._links = links
         self._keeping = keeping
         self._owner_pid = os.getpid()
@@ -109,30 +104,25 @@ class DockerSandbox(SandboxPrimitives):
         return self._links.get().api
 
     @property
-    def container(self) -> str:
-        """Its container's id."""
-        return self.body.container
-
-    @property
     def owned(self) -> bool:
-        return not self.body.standing.kept
+        return not self.ownership.kept
 
     def _check(self) -> None:
         if self.closed:
             self.refuse_closed()
-        if self.body.is_stopped:
+        if self.is_stopped:
             raise SandboxStoppedError("the sandbox is stopped", sandbox_id=self.id, hint="backend.start() it")
-        if self.body.is_gone:
+        if self.is_gone:
             raise gone(self.id, op="sandbox")
 
     def _check_files(self) -> None:
         self._check()
-        if self.body.is_paused:
+        if self.is_paused:
             raise SandboxPausedError("the sandbox is paused", sandbox_id=self.id, hint="resume() it first")
 
     @property
     def files(self) -> AsyncFiles:
-        return self._agent_files if self.body.has_agent else self._shell_files
+        return self._agent_files if self.has_agent else self._shell_files
 
     # The agent.
 
@@ -153,7 +143,7 @@ class DockerSandbox(SandboxPrimitives):
         try:
             await channel.open()
         except (TimeoutError, ExecError) as error:
-            self.body.has_agent = False
+            self.has_agent = False
             raise ExecError(
                 "the agent that handles files inside the sandbox could not be started", sandbox_id=self.id, op="files",
                 hint="retry with `box.files`, which uses the shell from now on",
@@ -197,14 +187,14 @@ class DockerSandbox(SandboxPrimitives):
         try:
             yield
         except CorralError as error:
-            if self.body.is_stopped or self.body.is_gone:
+            if self.is_stopped or self.is_gone:
                 self._check()
             error.sandbox_id = error.sandbox_id or self.id
             raise
 
     async def _check_views(self) -> None:
         lack: str | None = "the container was made without"
-        if self.body.view_key is not None:
+        if self.view_key is not None:
             with mapped(op="exec", sandbox_id=self.id):
                 lack = await self._links.get().views.find_lack()
         if lack is not None:
@@ -216,7 +206,7 @@ class DockerSandbox(SandboxPrimitives):
         return process
 
     def base_env(self, user: str) -> Mapping[str, str]:
-        name = user if user != self.body.user and not user.isdigit() else self.body.user
+        name = user if user != self.user and not user.isdigit() else self.user
         return {"USER": name, "LOGNAME": name}
 
     async def run_inside(self, script: str, *args: str, user: str) -> tuple[int, bytes]:
@@ -232,14 +222,14 @@ class DockerSandbox(SandboxPrimitives):
 
     async def end_call(self, process: DockerProcess, *, final: bool = True) -> None:
         """End a call's tree; if that fails, the whole sandbox. In the I/O thread."""
-        if self.body.is_gone:
+        if self.is_gone:
             return
         try:
-            if self.body.is_paused:
+            if self.is_paused:
                 await self.api.unpause(self.container)
             if not await self._end_by_keeper(process):
                 await self._end_by_killer(process)
-            if self.body.is_paused:
+            if self.is_paused:
                 await self.api.pause(self.container)
         except DockerError as error:
             if not is_gone(error):
@@ -249,8 +239,8 @@ class DockerSandbox(SandboxPrimitives):
             await self.end()
 
     async def _end_by_keeper(self, process: DockerProcess) -> bool:
-        control = self.body.control
-        if control is None or process.user or self.body.control_pid != os.getpid():
+        control = self.control
+        if control is None or process.user or self.control_pid != os.getpid():
             return False
         return await control.ask(f"end {process.token} {process.pid}", answer=f"ended {process.token}")
 
@@ -276,7 +266,7 @@ class DockerSandbox(SandboxPrimitives):
 
     async def runs(self) -> bool:
         """True if the container runs. In the I/O thread."""
-        if self.body.is_gone:
+        if self.is_gone:
             return False
         try:
             told = await self.api.inspect(self.container)
@@ -297,7 +287,7 @@ class DockerSandbox(SandboxPrimitives):
 
     async def counts_new_oom(self) -> bool:
         """True if the OOM killer has killed a process since the last call."""
-        before = self.body.oom_kills
+        before = self._oom_kills
         try:
             _, said = await self.run_inside(_READ_OOM, user="")
         except DockerError:
@@ -305,8 +295,8 @@ class DockerSandbox(SandboxPrimitives):
         for line in said.decode("ascii", "replace").splitlines():
             word, _, number = line.partition(" ")
             if word == "oom_kill" and number.strip().isdigit():
-                self.body.oom_kills = max(self.body.oom_kills, int(number))
-        return self.body.oom_kills > before
+                self._oom_kills = max(self._oom_kills, int(number))
+        return self._oom_kills > before
 
     async def usage(self) -> SandboxUsage:
         self._check()
@@ -315,7 +305,7 @@ class DockerSandbox(SandboxPrimitives):
     async def _usage(self) -> SandboxUsage:
         with mapped(op="usage", sandbox_id=self.id):
             stats = await self.api.stats(self.container)
-            if not self.body.is_paused:
+            if not self.is_paused:
                 await self.counts_new_oom()
         memory = stats.get("memory_stats") or {}
         cpu = ((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
@@ -324,17 +314,17 @@ class DockerSandbox(SandboxPrimitives):
             memory_bytes=memory.get("usage"),
             peak_memory_bytes=memory.get("max_usage"),
             processes=(stats.get("pids_stats") or {}).get("current"),
-            oom_kills=self.body.oom_kills,
+            oom_kills=self._oom_kills,
         )
 
     async def info(self) -> SandboxInfo:
         self._check()
         if not await self.io.arun(self.runs()):
             raise gone(self.id, op="info")
-        standing = self.body.standing
+        standing = self.ownership
         return SandboxInfo(
-            self.id, NAME, standing.name or self.spec.name, "paused" if self.body.is_paused else "running",
-            self.body.created, standing.seconds_left, dict(self.spec.labels),
+            self.id, NAME, standing.name or self.spec.name, "paused" if self.is_paused else "running",
+            self.created, standing.seconds_left, dict(self.spec.labels),
         )  # fmt: skip
 
     # Life.
@@ -343,7 +333,7 @@ class DockerSandbox(SandboxPrimitives):
         """End it at its deadline, also if programs inside have stopped the clock there. In the I/O thread."""
         if self._timer is not None:
             self._timer.cancel()
-        left = self.body.standing.seconds_left
+        left = self.ownership.seconds_left
         if left is not None:
             loop = self.io.loop
             self._timer = loop.call_later(max(0.0, left), lambda: self.io.spawn(self.end()))
@@ -352,15 +342,15 @@ class DockerSandbox(SandboxPrimitives):
         """Start its lifetime, now that it is ready. In the I/O thread."""
         seconds = self.spec.lifetime.seconds
         if seconds is not None:
-            self.body.standing = replace(self.body.standing, deadline=time.time() + seconds)
-            if self.body.control is None or not await self.body.control.ask(f"live {seconds:.3f}", answer="lives"):
+            self.ownership = replace(self.ownership, deadline=time.time() + seconds)
+            if self.control is None or not await self.control.ask(f"live {seconds:.3f}", answer="lives"):
                 raise gone(self.id, op="create")
             self.watch_deadline()
 
     def has_ended(self) -> None:
         """The container has ended, with all its programs. In the I/O thread."""
-        self.body.is_gone = True
-        for process in list(self.body.processes):
+        self.is_gone = True
+        for process in list(self.processes):
             process.end_gone()
 
     async def end(self) -> None:
@@ -370,36 +360,36 @@ class DockerSandbox(SandboxPrimitives):
         await wait_for(self._ending)
 
     async def _remove(self) -> None:
-        if not self.body.is_stopped:
+        if not self.is_stopped:
             self.has_ended()
         if self._timer is not None:
             self._timer.cancel()
         with mapped(op="close", sandbox_id=self.id):
             await self.api.remove(self.container)
         await self.let_go()
-        if self.body.trash is not None:
-            await self.api.remove_image(self.body.trash)
+        if self._trash is not None:
+            await self.api.remove_image(self._trash)
         self._keeping.forget(self)
 
     async def let_go(self) -> None:
         """Close the control, and let the agent end. In the I/O thread."""
         await self._channels.let_go()
-        control, self.body.control = self.body.control, None
-        if control is not None and self.body.control_pid == os.getpid():
+        control, self.control = self.control, None
+        if control is not None and self.control_pid == os.getpid():
             await control.close()
 
     def release(self) -> Awaitable[None]:
-        if os.getpid() != self._owner_pid or self.body.is_stopped:
+        if os.getpid() != self._owner_pid or self.is_stopped:
             return asyncio.sleep(0)  # it belongs to the parent of a forked child
-        if self.body.standing.kept:
+        if self.ownership.kept:
             self._keeping.forget(self)
-        work = self.let_go() if self.body.standing.kept else self.end()
+        work = self.let_go() if self.ownership.kept else self.end()
         # Now, not when awaited: the event loop may end before.
         future: concurrent.futures.Future[None] = self.io.submit(work)
         return asyncio.wrap_future(future)
 
     async def kill(self) -> None:
-        if not self.body.is_stopped:
+        if not self.is_stopped:
             await self.io.arun(self.end())
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
@@ -407,23 +397,23 @@ class DockerSandbox(SandboxPrimitives):
         check_name(name)
         if lifetime_seconds is not None:
             Lifetime(seconds=lifetime_seconds)  # raises for an invalid time
-        if not self.body.standing.kept:
+        if not self.ownership.kept:
             await self.io.arun(self.keep(name or self.spec.name, lifetime_seconds))
         return self.id
 
     async def keep(self, name: str | None, lifetime_seconds: float | None) -> None:
         """Detach it. In the I/O thread. Raises: SpecError if the name is taken."""
-        left = lifetime_seconds if lifetime_seconds is not None else self.body.standing.seconds_left
+        left = lifetime_seconds if lifetime_seconds is not None else self.ownership.seconds_left
         deadline = None if left is None else time.time() + left
         standing = Standing(self.id, kept=True, deadline=deadline, name=name)
         with mapped(op="detach", sandbox_id=self.id):
             await self._keeping.claim_name(name, self.id)
             told = "-" if left is None else f"{max(left, 0.001):.3f}"
-            control = self.body.control
+            control = self.control
             if control is None or not await control.ask(f"keep {told}", answer="kept"):
                 raise gone(self.id, op="detach")
             await self.api.rename(self.container, str(standing))
-        self.body.standing = standing
+        self.ownership = standing
         self.watch_deadline()
 
     # Powers.
@@ -439,32 +429,32 @@ class DockerSandbox(SandboxPrimitives):
         return AsyncSandbox.around(made, event="created")
 
     async def stop(self) -> None:
-        if self.body.is_stopped:
+        if self.is_stopped:
             return
         self._check()
         await self.io.arun(self._stop())
 
     async def _stop(self) -> None:
-        name = self.body.standing.name or self.spec.name
+        name = self.ownership.name or self.spec.name
         with mapped(op="stop", sandbox_id=self.id):
-            await self._keeping.keep_files(self.container, self.id, self.spec, name, self.body.created)
-        self.body.is_stopped = True
+            await self._keeping.keep_files(self.container, self.id, self.spec, name, self.created)
+        self.is_stopped = True
         self.has_ended()
         await self.end()
 
     async def pause(self) -> None:
         self._check()
         await self._ask(lambda api: api.pause(self.container), op="pause")
-        self.body.is_paused = True
+        self.is_paused = True
 
     async def resume(self) -> None:
         self._check()
         await self._ask(lambda api: api.unpause(self.container), op="resume")
-        self.body.is_paused = False
+        self.is_paused = False
 
     @property
     def standing(self) -> SandboxState:
-        return "stopped" if self.body.is_stopped else "paused" if self.body.is_paused else "running"
+        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         self._check()
