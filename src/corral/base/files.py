@@ -142,7 +142,7 @@ class AsyncFiles(ABC):
 
     @abstractmethod
     async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
-        """`remove`. Raises: SandboxFileNotFoundError or SandboxNotFolderError if it does not exist."""
+        """`remove`, but a path that does not exist is always an error, of a missing file or of a missing folder."""
 
     @abstractmethod
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
