@@ -57,6 +57,24 @@ def count(backend: Backend) -> int:
 
 test_conformance = conformance_tests(make, cannot=CANNOT, count=count, marks=further_backend)
 
+
+def make_without_python() -> DockerBackend:
+    """With an image of busybox alone: files are handled by shell scripts."""
+    return DockerBackend(host=_daemons[0].host, image=load_busybox(_daemons[0], str(find_busybox())))
+
+
+test_conformance_without_python = conformance_tests(
+    make_without_python,
+    cannot={
+        **CANNOT,
+        "python": "the image has none",
+        "transcript_is_run": "the image has no bash",
+        "deep_tree_is_removed": "busybox's rm goes by paths, which the kernel limits to 4096 bytes",
+    },
+    count=count,
+    marks=lambda item: [pytest.mark.backends, pytest.mark.needs_busybox],
+)
+
 OWNER = """
 import asyncio, sys
 from corral.backends.docker import DockerBackend

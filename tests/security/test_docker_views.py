@@ -397,7 +397,7 @@ async def test_a_daemon_that_can_not_says_why(daemon: Daemon) -> None:
 async def test_a_container_without_a_key_says_so(backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that was made by another version."""
     box = await backend.create(make_spec())
-    monkeypatch.setattr(box.primitives._body, "view_key", None)
+    monkeypatch.setattr(box.primitives, "view_key", None)
     with pytest.raises(CapabilityError, match="made without"):
         await box.exec("true", read_only=["/"])
     assert (await box.exec("echo fine")).stdout == "fine\n"

@@ -211,7 +211,7 @@ def load_busybox(daemon: Daemon, busybox: str) -> str:
     applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True, timeout=30).stdout.split()
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
         with tarfile.open(file.name, "w") as tar:
-            for name in ("bin", "etc", "proc", "sys", "dev", "home", "root", "var"):
+            for name in ("bin", "etc", "proc", "sys", "dev", "home", "root", "usr", "usr/bin", "var"):
                 _add_folder(tar, name, 0o755)
             _add_folder(tar, "tmp", 0o1777)
             _add_file(tar, "bin/busybox", busybox)

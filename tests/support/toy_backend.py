@@ -19,7 +19,6 @@ from typing import Any
 
 from corral.base.process import AsyncProcess, Ending
 from corral.base.shellfiles.files import ShellFiles
-from corral.base.shellfiles.processes import ProcessShell
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.errors import InvalidCommandError, SandboxGoneError, WorkdirError
@@ -110,7 +109,6 @@ class ToySandbox(SandboxPrimitives):
         self.gone = False
         self._created = time.time()
         self._processes: set[ToyProcess] = set()
-        self._shell = ProcessShell(self.spawn, user=USER)
         self._timer = threading.Timer(spec.lifetime.seconds or 86400.0, self.end)
         self._timer.daemon = True
         self._timer.start()
@@ -131,7 +129,7 @@ class ToySandbox(SandboxPrimitives):
 
     @property
     def files(self) -> ShellFiles:
-        return ShellFiles(self._shell, workdir=self._folder, sandbox_id=self.id, guard=self._check)
+        return ShellFiles(self.spawn, user=USER, workdir=self._folder, sandbox_id=self.id, guard=self._check)
 
     def base_env(self, user: str) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": self._folder, "USER": USER, "LANG": "C.UTF-8"}

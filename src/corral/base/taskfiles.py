@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from corral.base.agent.process import Task
+from corral.base.exchange import SPOOL_BYTES, Exchange, Known, exchanging, measured
 from corral.base.filereports import file_error
 from corral.base.files import CHUNK_BYTES, WriteRequest
 from corral.base.process import AsyncProcess
 from corral.base.requestfiles import Message, RequestFiles, describe_write
-from corral.base.shellfiles.running import SPOOL_BYTES, Known, measured
-from corral.errors import CorralError, SandboxFileError, SandboxFileInterruptedError
+from corral.errors import ExecError, SandboxFileError, SandboxFileInterruptedError
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values
 from corral.paths import describe
@@ -28,16 +27,20 @@ FILE_PARTS = (
 _STDERR_LIMIT_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 4 * 1024 * 1024
 _MAX_VALUES = 200_000
-_END_SECONDS = 10.0
 _PUBLIC_NAMES = {"link": "symlink", "stage": "write"}
 
 Spawn = Callable[[Message, bool], Awaitable[AsyncProcess]]
 """Starts `serve_files` inside with a request, as the code's user, in `/`; True: with a stdin."""
 
 
+def file_text() -> bytes:
+    """The Python text of everything that an agent does with files."""
+    return bundle(*FILE_PARTS)
+
+
 def file_task(message: Message) -> Task:
     """The task that an agent runs for a request."""
-    return Task(bundle(*FILE_PARTS), "serve_files", message)
+    return Task(file_text(), "serve_files", message)
 
 
 def task_request(*, stdin: bool) -> SpawnRequest:
@@ -67,18 +70,18 @@ class TaskFiles(RequestFiles):
     ) -> AsyncIterator[_Run]:
         """Run a request while the block lasts. `content` is its input, in blocks."""
         self._guard()
-        spawning = asyncio.ensure_future(self._spawn(message, content is not None))
-        try:
-            process = await asyncio.shield(spawning)
-        except asyncio.CancelledError:
-            await asyncio.shield(asyncio.ensure_future(_give_up(spawning)))
-            raise
         op = _PUBLIC_NAMES.get(message["op"]) or str(message["op"])
-        run = _Run(process, content, path=path, op=op, sandbox_id=self._sandbox_id)
-        try:
-            yield run
-        finally:
-            await asyncio.shield(asyncio.ensure_future(run.stop()))
+
+        async def spawn() -> AsyncProcess:
+            try:
+                return await self._spawn(message, content is not None)
+            except ExecError as error:
+                raise SandboxFileInterruptedError(
+                    f"{path}: {error.message}", path=path, sandbox_id=self._sandbox_id, op=op, hint=error.hint
+                ) from error
+
+        async with exchanging(spawn(), content, gently=op == "write") as exchange:
+            yield _Run(exchange, path=path, op=op, sandbox_id=self._sandbox_id)
 
     async def _ask(self, message: Message, payloads: Sequence[bytes] = (), *, path: str) -> Message:
         _, last = await self._collect(message, payloads, path=path)
@@ -153,34 +156,13 @@ class TaskFiles(RequestFiles):
 class _Run:
     """A request that a process inside answers."""
 
-    def __init__(
-        self, process: AsyncProcess, content: AsyncIterable[bytes] | None, *, path: str, op: str, sandbox_id: str
-    ) -> None:
-        self._process = process
+    def __init__(self, exchange: Exchange, *, path: str, op: str, sandbox_id: str) -> None:
+        self._process = exchange.process
+        self._output = exchange.output
         self._path = path
         self._op = op
         self._sandbox_id = sandbox_id
-        self._output = self._read()
         self._buffer = b""
-        self._feeding = asyncio.ensure_future(self._feed(content)) if content is not None else None
-
-    async def _feed(self, content: AsyncIterable[bytes]) -> None:
-        with contextlib.suppress(Exception):  # it has ended, or reads no more; `measured` keeps an error of the stream
-            source = aiter(content)
-            try:
-                async for piece in source:
-                    await self._process.write(piece)
-            finally:
-                close = getattr(source, "aclose", None)
-                if close is not None:  # a generator may hold something open
-                    await close()
-                await self._process.close_stdin()
-
-    async def _read(self) -> AsyncGenerator[bytes, None]:
-        async with contextlib.aclosing(self._process.output()) as output:
-            async for chunk in output:
-                if chunk.stream == "stdout":
-                    yield chunk.data
 
     async def line(self) -> Message:
         """The next line of the answer, bounded before it is parsed: what comes from inside is hostile.
@@ -234,33 +216,6 @@ class _Run:
 
     def _error(self, text: str) -> SandboxFileError:
         return SandboxFileError(f"{self._path}: {text}", path=self._path, sandbox_id=self._sandbox_id, op=self._op)
-
-    async def stop(self) -> None:
-        """End it. A `write` is left to end by itself, so that it removes its unfinished file."""
-        if self._op != "write":
-            self._process.end_tree("cancelled")  # first: this call may be cancelled while it waits below
-        if self._feeding is not None:
-            self._feeding.cancel()
-            await asyncio.gather(self._feeding, return_exceptions=True)
-        await _let_end(self._process)
-
-
-async def _give_up(spawning: asyncio.Future[AsyncProcess]) -> None:
-    """Let a task start, then end it."""
-    await asyncio.wait([spawning], timeout=_END_SECONDS)
-    if not spawning.done():
-        spawning.cancel()  # nothing inside answers: it is ended once something does
-    elif not spawning.cancelled() and spawning.exception() is None:
-        await _let_end(spawning.result())
-
-
-async def _let_end(process: AsyncProcess) -> None:
-    """Close its input, so that it ends by itself; then make sure that it has."""
-    with contextlib.suppress(CorralError, TimeoutError):
-        await process.close_stdin()
-        await process.wait(timeout=_END_SECONDS)
-    process.end_tree("cancelled")
-    await process.aclose()
 
 
 async def frame(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

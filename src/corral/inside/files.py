@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -25,6 +27,7 @@ MAX_EDIT_BYTES = 64 * 1024 * 1024
 TEMPORARY_PREFIX = ".corral-"
 """The names of unfinished files begin with it."""
 _EDIT_ATTEMPTS = 5
+_TURN_SECONDS = 1.0
 _COPIED_AT_ONCE = 1 << 20
 
 _KIND_NAMES = {
@@ -251,13 +254,32 @@ def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = Tr
         descriptor = open_regular(path, links=links)
         try:
             before = os.fstat(descriptor)
-            content = read_all(descriptor, limit=MAX_EDIT_BYTES)
+            changed = make(read_all(descriptor, limit=MAX_EDIT_BYTES))
+            if changed is None:
+                return None
+            _take_turn(descriptor)
+            if _swap(path, before, changed, links=links):
+                return changed
         finally:
             os.close(descriptor)
-        changed = make(content)
-        if changed is None or _swap(path, before, changed, links=links):
-            return changed
     raise RefusedError("conflict", errno.EAGAIN, "the file kept changing while it was edited")
+
+
+def _take_turn(descriptor: int) -> None:
+    """Wait for another edit of the same file to finish: between its last look and its renaming we would be lost.
+
+    Not for ever, because any program may hold this lock.
+    """
+    until = time.monotonic() + _TURN_SECONDS
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.002)
+        except OSError:
+            return  # a file system without locks
+        else:
+            return
 
 
 class _RacedError(Exception):

@@ -1,25 +1,18 @@
 """Files by shell, with the shell of this machine: the whole of `ShellFiles`, and the tar streams under it."""
 
-import asyncio
 import bz2
-import contextlib
 import gzip
 import io
 import lzma
 import os
-import signal
 import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from corral.base.process import AsyncProcess, Ending
 from corral.base.shellfiles.faults import make_error
 from corral.base.shellfiles.files import ShellFiles
-from corral.base.shellfiles.primitives import ScriptEnd
-from corral.base.shellfiles.resident import ResidentShell
-from corral.base.shellfiles.running import Known
 from corral.base.shellfiles.search import find_unreadable
 from corral.base.shellfiles.tarstream import Checked, read_members
 from corral.errors import (
@@ -34,27 +27,15 @@ from corral.errors import (
     SandboxNotFolderError,
 )
 from corral.inside.tars.reading import BrokenArchiveError
-from corral.protocol import SpawnRequest
-from corral.results import EndReason, StreamName, Usage
-from support.localshell import LocalShell
+from support.localshell import local_shell
 
 ODD_NAMES = ("new\nline", "ends\n", "-dash", "quo'te\"", " ", "$(id)", "*", "inv\udcff", "n" * 255)
 
 
-@pytest.fixture(params=["a process for each", "a shell that stays"])
-async def files(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ShellFiles]:
+@pytest.fixture
+def files(tmp_path: Path) -> ShellFiles:
     """Of a folder of this machine."""
-    opened: list[LocalProcess] = []
-
-    async def open_shell() -> LocalProcess:
-        opened.append(await open_local_shell())
-        return opened[-1]
-
-    shell = LocalShell() if request.param == "a process for each" else ResidentShell(LocalShell(), open_shell)
-    yield ShellFiles(shell, workdir=str(tmp_path), sandbox_id="local", guard=lambda: None)
-    for process in opened:
-        process.end_tree("cancelled")
-        await process.wait()
+    return ShellFiles(local_shell(), user="", workdir=str(tmp_path), sandbox_id="local", guard=lambda: None)
 
 
 async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
@@ -251,100 +232,9 @@ async def test_what_is_laid_down_is_plain() -> None:
     ],
 )
 def test_what_tools_say_becomes_an_error(said: bytes, kind: type[SandboxFileError]) -> None:
-    error = make_error(ScriptEnd(91, said), path="/x", op="read", sandbox_id="s")
+    error = make_error(91, said, path="/x", op="read", sandbox_id="s")
     assert type(error) is kind
     assert (error.path, error.sandbox_id, error.op) == ("/x", "s", "read")
-
-
-class LocalProcess(AsyncProcess):
-    """A shell of this machine that stays."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        super().__init__(
-            SpawnRequest(
-                argv=("/bin/sh",), env={}, cwd="/", user="x", timeout=None, stdin=True, output_limit_bytes=1000,
-                listened=True,
-            ),
-            sandbox_id="id",
-        )  # fmt: skip
-        self._process = process
-        self._following = asyncio.ensure_future(self._follow())
-
-    async def _follow(self) -> None:
-        async def pump(stream: StreamName, pipe: asyncio.StreamReader | None) -> None:
-            assert pipe is not None
-            while data := await pipe.read(7):  # small pieces: a mark comes in several
-                self.feed(stream, data)
-
-        await asyncio.gather(pump("stdout", self._process.stdout), pump("stderr", self._process.stderr))
-        self.finish(Ending(await self._process.wait(), "exited", Usage(0.0)))
-
-    async def _write(self, data: bytes) -> bool:
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        await self._process.stdin.drain()
-        return True
-
-    async def close_stdin(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    async def _signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def end_tree(self, reason: EndReason) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-
-async def open_local_shell() -> LocalProcess:
-    pipe = asyncio.subprocess.PIPE
-    return LocalProcess(
-        await asyncio.create_subprocess_exec(
-            "/bin/sh", stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", start_new_session=True,
-            env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
-        )
-    )  # fmt: skip
-
-
-async def test_a_shell_that_stays_does_the_same() -> None:
-    opened: list[LocalProcess] = []
-
-    async def open_shell() -> LocalProcess:
-        opened.append(await open_local_shell())
-        return opened[-1]
-
-    async def run(script: str, *args: str, stdin: bytes | None = None) -> tuple[bytes, int, bytes]:
-        begun = await shell.run(script, args, stdin=None if stdin is None else Known(stdin))
-        output = b"".join([piece async for piece in begun.stdout()])
-        end = await begun.end()
-        await begun.stop()
-        return output, end.exit_code, end.stderr
-
-    shell = ResidentShell(LocalShell(), open_shell)
-    odd = "a'b\n$(id) \udcff\\"
-    assert await run('printf "%s|" "$@"; echo no >&2; exit 7', odd, "", "-x") == (
-        os.fsencode(f"{odd}||-x|"), 7, b"no\n",
-    )  # fmt: skip
-    for data in (b"", b"\0\xff'\n", b"x" * 30_000):
-        assert await run("cat; printf '\\n'", stdin=data) == (data + b"\n", 0, b"")
-    assert await run("read -r line; echo ${line:-nothing}") == (b"nothing\n", 0, b"")
-    assert await run("cat | wc -c", stdin=b"y" * 200_000) == (b"200000\n", 0, b""), "more than fits goes another way"
-    assert len(opened) == 1, "one shell for all of them"
-    first = await shell.run("echo begun; sleep 1000")
-    second = await shell.run("echo beside")
-    assert [piece async for piece in second.stdout()] == [b"beside\n"], "a busy one is not waited for"
-    await second.stop()
-    assert await anext(first.stdout()) != b""
-    await first.stop()
-    assert await run("echo again") == (b"again\n", 0, b"")
-    assert len(opened) == 2, "one that was left in the middle is not used again"
-    opened[-1].end_tree("cancelled")
-    with pytest.raises(SandboxFileError):
-        await run("echo lost")
-    assert await run("echo back") == (b"back\n", 0, b"")
-    opened[-1].end_tree("cancelled")
-    await opened[-1].wait()
 
 
 def test_complaints_of_find_name_the_path_as_it_is() -> None:

@@ -11,7 +11,7 @@ import pytest
 from corral.base.shellfiles.files import ShellFiles
 from corral.errors import SandboxFileError, SandboxLinkError
 from corral.paths import FollowedPath
-from support.localshell import LocalShell
+from support.localshell import local_shell
 
 BUSYBOX = shutil.which("busybox")
 APPLETS = "sh cat chmod find head ln mkdir mv readlink rm sha256sum stat tar".split()  # noqa: SIM905 - as one types them
@@ -52,8 +52,8 @@ def open_files(work: Path, kind: str) -> ShellFiles:
         for applet in APPLETS:
             (programs / applet).symlink_to(str(BUSYBOX))
     words = {"busybox": ("busybox", "sh"), "bash": ("bash", "--posix")}.get(kind, (kind,))
-    shell = LocalShell(*words, programs=str(programs))
-    return ShellFiles(shell, workdir=str(work), sandbox_id="local", guard=lambda: None)
+    shell = local_shell(*words, programs=str(programs))
+    return ShellFiles(shell, user="", workdir=str(work), sandbox_id="local", guard=lambda: None)
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class DaytonaBackend(KeepingBackend):
             await self._make_workdir(box, spec.workdir)
         await self._give_limits(box, spec)
         if spec.lifetime.seconds is not None and spec.lifetime.seconds < _SHORT_SECONDS:
-            await remote.channel_here()  # a short life is not spent on waiting for a terminal
+            await remote.channels.here()  # a short life is not spent on waiting for a terminal
             self._prepared[box.id] = remote
         return box
 

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
+from corral.base.exchange import Known, measured
 from corral.base.files import WriteRequest
 from corral.base.requestfiles import describe_write
-from corral.base.shellfiles.running import Known, measured
 from corral.base.taskfiles import Spawn, TaskFiles, frame
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
 from corral.paths import FollowedPath

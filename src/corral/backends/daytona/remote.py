@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import os
@@ -14,8 +13,7 @@ from corral.backends.daytona.client import Client
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
 from corral.backends.daytona.terminal import Terminal, lost_inside
-from corral.base.agent.channel import Channel
-from corral.concurrency.waiting import wait_for
+from corral.base.agent.channel import Channel, Channels
 from corral.errors import BackendError, CorralError, SandboxGoneError
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ T = TypeVar("T")
 
 
 class Remote:
-    """Its methods may be called from any thread and event loop, and after a fork; `channel_here` on our loop only."""
+    """Its methods may be called from any thread and event loop, and after a fork."""
 
     def __init__(self, client: Client, sandbox_id: str, box: SdkSandbox | None = None) -> None:
         self.client = client
@@ -36,7 +34,8 @@ class Remote:
         self._deleted = False
         self._endings: dict[int, concurrent.futures.Future[None]] = {}
         self._boxes: dict[int, SdkSandbox] = {} if box is None else {os.getpid(): box}
-        self._channels: dict[int, asyncio.Task[Channel]] = {}
+        self.channels = Channels(self._open)
+        """For use on our loop only."""
 
     def check(self, op: str) -> None:
         """Raises: SandboxGoneError."""
@@ -115,19 +114,6 @@ class Remote:
 
     # The channel.
 
-    async def channel_here(self) -> Channel:
-        """The one of this process, opened when first needed and after it was lost."""
-        while True:
-            opening = self._channels.get(os.getpid())
-            if opening is None or (opening.done() and (opening.cancelled() or opening.exception())):
-                opening = asyncio.ensure_future(self._open())
-                self._channels = {os.getpid(): opening}
-            channel = await wait_for(opening)
-            if not channel.lost:
-                return channel
-            if self._channels.get(os.getpid()) is opening:
-                del self._channels[os.getpid()]
-
     async def _open(self) -> Channel:
         channel = Channel(Terminal(await self.box()), self.explain, self._is_resting)
         try:
@@ -144,9 +130,7 @@ class Remote:
 
     async def let_go(self) -> None:
         """Leave its programs to themselves."""
-        opening = self._channels.pop(os.getpid(), None)
-        if opening is not None and opening.done() and not opening.cancelled() and opening.exception() is None:
-            await get_loop().finish(opening.result().let_go())
+        await get_loop().finish(self.channels.let_go())
 
     # Its end.
 
@@ -175,6 +159,4 @@ class Remote:
         except ServiceError as error:
             if error.status != 404:
                 raise
-        finally:
-            self._channels.pop(os.getpid(), None)
         self.gone = self._deleted = True

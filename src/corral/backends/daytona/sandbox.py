@@ -215,17 +215,9 @@ class DaytonaSandbox(SandboxPrimitives):
             was_out_of_memory=self._remote.was_out_of_memory,
         )
         self._processes.add(process)
-        try:
-            with mapped(sandbox_id=self.id, op="exec"):
-                await get_loop().finish(self._begin(process))
-        except asyncio.CancelledError:
-            # Whether it was started or only will be: nobody waits for it any more.
-            process.end_tree("cancelled")
-            raise
+        with mapped(sandbox_id=self.id, op="exec"):
+            await process.launch(self._remote.channels.here, self._remote.explain)
         return process
-
-    async def _begin(self, process: AgentProcess) -> None:
-        await process.start(await self._remote.channel_here(), self._remote.explain)
 
     # The life of it.
 

@@ -1,4 +1,4 @@
-"""Makes, finds and ends containers."""
+"""The Docker backend: creates, finds and deletes containers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Unpack
 
 from aiodocker.exceptions import DockerError
 
+from corral.backends.docker.agent import python_check
 from corral.backends.docker.capable import describe, refuse_unkept, refuse_what_is_missing
 from corral.backends.docker.container import (
     CREATED_LABEL,
@@ -33,7 +34,7 @@ from corral.backends.docker.enter import FOLDER, make_key
 from corral.backends.docker.images import ensure_image
 from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
 from corral.backends.docker.link import LinkHolder
-from corral.backends.docker.sandbox import NAME, Body, DockerSandbox, resized
+from corral.backends.docker.sandbox import NAME, DockerSandbox, resized
 from corral.backends.docker.seam import gone, mapped
 from corral.backends.docker.settings import Isolation, make_settings
 from corral.client.sandbox import AsyncSandbox
@@ -44,18 +45,28 @@ from corral.protocol import Backend, OnEvent
 from corral.results import Capabilities, SandboxInfo, SnapshotInfo
 from corral.spec import LimitOptions, Spec, as_another, check_name
 
-_IDENTIFY = "id -u; id -g; id -un 2>/dev/null || id -u"
+_IDENTIFY = 'id -u; id -g; id -un 2>/dev/null || id -u; python3 -I -S -c "$1" >/dev/null 2>&1 && echo agent; exit 0'
 _STALE_SECONDS = 600.0
 
 log = logging.getLogger("corral.docker")
 
 
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """What an image is asked once: its user, and whether it has a Python for the agent."""
+
+    uid: int
+    gid: int
+    user: str
+    has_agent: bool
+
+
 class DockerBackend(Backend):
     """Docker, or podman, as `corral.protocol.Backend`.
 
-    `host` is the daemon's address, else CORRAL_DOCKER_HOST, DOCKER_HOST, Docker's own socket, or podman's. `image` is
-    for specs that name none (CORRAL_DOCKER_IMAGE), `memory_bytes` for those that leave memory at its default.
-    `isolation="gvisor"` runs containers by `runsc`. `pull=False` never fetches an image.
+    `host` is the daemon's address; the default is CORRAL_DOCKER_HOST, DOCKER_HOST, Docker's own socket, or podman's.
+    `image` is used for specs without an image (CORRAL_DOCKER_IMAGE), `memory_bytes` for those that leave memory at its
+    default. `isolation="gvisor"` runs containers with `runsc`. `pull=False` never fetches an image.
     """
 
     name = NAME
@@ -79,7 +90,7 @@ class DockerBackend(Backend):
         self._pid = os.getpid()
         self._owned: set[DockerSandbox] = set()
         self._tokens: TokenBook[DockerSandbox] = TokenBook()
-        self._users: dict[str, tuple[int, int, str]] = {}
+        self._identities: dict[str, _Identity] = {}
         self._swept = False
         self._disk: bool | None = None
 
@@ -95,7 +106,7 @@ class DockerBackend(Backend):
         self._owned.discard(sandbox)
 
     def _own(self) -> set[DockerSandbox]:
-        """Those of this process: a forked child has none of its parent's."""
+        """The sandboxes of this process: a forked child does not own those of its parent."""
         if self._pid != os.getpid():
             self._pid, self._owned, self._tokens, self._lock = os.getpid(), set(), TokenBook(), threading.Lock()
         return self._owned
@@ -107,7 +118,7 @@ class DockerBackend(Backend):
     async def _find_all(self) -> list[Json]:
         return await self._api.find_containers(LABEL)
 
-    # Making.
+    # Creating.
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
         return AsyncSandbox.around(await self._make(spec), on_event=on_event, event="created")
@@ -120,14 +131,14 @@ class DockerBackend(Backend):
         trash: str | None = None,
         sandbox_id: str | None = None,
     ) -> DockerSandbox:
-        """From any event loop. `image`: of our own making, instead of the spec's."""
+        """From any event loop. `image`: one that Corral committed, used in place of the spec's."""
         refuse_what_is_missing(spec)
         self._own()
         work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id)
         return await self._io.arun(work, undo=self._undo)
 
     async def _undo(self, sandbox: DockerSandbox) -> None:
-        if sandbox.spec.client_token is None:  # of one with a token, others may have been given the same
+        if sandbox.spec.client_token is None:  # with a token, other callers may have been given the same sandbox
             await sandbox.end()
 
     async def _create(
@@ -138,7 +149,7 @@ class DockerBackend(Backend):
             return await self._tokens.make_once(spec.client_token, lambda: self._build(spec, image, trash, sandbox_id))
 
     async def _prepare(self) -> None:
-        """Once: is the daemon what we need, and what did others leave behind?"""
+        """Once: check that the daemon has what we need, and remove what ended processes left behind."""
         if self._swept:
             return
         info = await self._api.info()
@@ -156,16 +167,17 @@ class DockerBackend(Backend):
         if image is None:
             image = await ensure_image(self._api, self.settings, spec.image)
         standing = Standing(sandbox_id or str(uuid.uuid4()))
-        body = Body(container="", standing=standing, created=time.time(), user="", trash=trash)
-        body.view_key = make_key() if self.settings.isolation == "runc" else None
-        sandbox = DockerSandbox(body, spec, self._links, self._keeping)
-        creating = asyncio.ensure_future(self._create_container(spec, image, standing, body.view_key))
+        key = make_key() if self.settings.isolation == "runc" else None
+        sandbox = DockerSandbox(
+            standing, spec, self._links, self._keeping, created=time.time(), view_key=key, trash=trash
+        )
+        creating = asyncio.ensure_future(self._create_container(spec, image, standing, key))
         try:
-            body.container = await asyncio.shield(creating)
-            await self._bring_up(sandbox, body, spec, image)
+            sandbox.container = await asyncio.shield(creating)
+            await self._bring_up(sandbox, image)
             await sandbox.begin_life()
         except BaseException:
-            self._io.spawn(self._clear_up(creating, sandbox, body))
+            self._io.spawn(self._clear_up(creating, sandbox))
             raise
         self._owned.add(sandbox)
         return sandbox
@@ -186,22 +198,22 @@ class DockerBackend(Backend):
                 self._disk = False
         raise AssertionError("the last try returns or raises")
 
-    async def _bring_up(self, sandbox: DockerSandbox, body: Body, spec: Spec, image: str) -> None:
-        control = Control(self._api.attach(body.container), on_end=sandbox.has_ended)
-        body.control, body.control_pid = control, os.getpid()
+    async def _bring_up(self, sandbox: DockerSandbox, image: str) -> None:
+        control = Control(self._api.attach(sandbox.container), on_end=sandbox.has_ended)
+        sandbox.control, sandbox.control_pid = control, os.getpid()
         await control.open()
-        found = self._users.get(image)
+        found = self._identities.get(image)
         if found is not None:
-            await self._make_workdir(body.container, spec.workdir, found)
-        if body.view_key is not None:
-            await self._check_place(body.container)
-        await self._api.start_container(body.container)
+            await self._make_workdir(sandbox, found)
+        if sandbox.view_key is not None:
+            await self._check_place(sandbox.container)
+        await self._api.start_container(sandbox.container)
         if found is None:
             found = await self._identify(sandbox)
             if image.partition(":")[0] not in OWN_IMAGES:  # there is one for each fork
-                self._users[image] = found
-            await self._make_workdir(body.container, spec.workdir, found)
-        body.user = found[2]
+                self._identities[image] = found
+            await self._make_workdir(sandbox, found)
+        sandbox.user, sandbox.has_agent = found.user, found.has_agent
 
     async def _check_place(self, container: str) -> None:
         """Check before anything of the image runs: through a link, the volume would be mounted elsewhere."""
@@ -210,28 +222,29 @@ class DockerBackend(Backend):
                 f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
             )
 
-    async def _identify(self, sandbox: DockerSandbox) -> tuple[int, int, str]:
-        """Who the image's user is. Asked once for each image."""
-        code, said = await sandbox.run_inside(_IDENTIFY, user="")
+    async def _identify(self, sandbox: DockerSandbox) -> _Identity:
+        """Who the image's user is, and whether it has a Python for the agent. Asked once for each image."""
+        _, said = await sandbox.run_inside(_IDENTIFY, python_check(), user="")
         words = said.decode("utf-8", "replace").splitlines()
-        if code != 0 or len(words) != 3 or not (words[0].isdigit() and words[1].isdigit()):
+        if len(words) not in (3, 4) or not (words[0].isdigit() and words[1].isdigit()):
             if not await sandbox.runs():
                 raise gone(sandbox.id, op="create")
             raise BackendUnavailableError(
                 "the image has no POSIX shell with coreutils", op="create", hint="use another image"
             )
-        return int(words[0]), int(words[1]), words[2]
+        return _Identity(int(words[0]), int(words[1]), words[2], has_agent=words[3:] == ["agent"])
 
-    async def _make_workdir(self, container: str, path: str, user: tuple[int, int, str]) -> None:
+    async def _make_workdir(self, sandbox: DockerSandbox, user: _Identity) -> None:
         """Create the user's working folder through the daemon, since the user may not have the permission."""
-        if path.strip("/") and not await self._api.has_path(container, path):
-            info = make_entry(path.strip("/"), mode=0o755, size=None, uid=user[0], gid=user[1])
-            await self._api.put_archive(container, "/", make_tar((info, b"")))
+        path = sandbox.spec.workdir
+        if path.strip("/") and not await self._api.has_path(sandbox.container, path):
+            info = make_entry(path.strip("/"), mode=0o755, size=None, uid=user.uid, gid=user.gid)
+            await self._api.put_archive(sandbox.container, "/", make_tar((info, b"")))
 
-    async def _clear_up(self, creating: asyncio.Future[str], sandbox: DockerSandbox, body: Body) -> None:
-        """Nothing of a create that failed or was cancelled stays."""
+    async def _clear_up(self, creating: asyncio.Future[str], sandbox: DockerSandbox) -> None:
+        """Remove everything that a failed or cancelled create has left."""
         try:
-            body.container = await creating
+            sandbox.container = await creating
             await sandbox.end()
         except asyncio.CancelledError:
             raise
@@ -259,16 +272,16 @@ class DockerBackend(Backend):
 
     async def _adopt(self, standing: Standing, container: Json) -> DockerSandbox:
         labels = container["Labels"]
-        body = Body(
-            container=str(container["Id"]), standing=standing, created=float(labels[CREATED_LABEL]), user="",
-            is_paused=container.get("State") == "paused", view_key=labels.get(KEY_LABEL),
+        sandbox = DockerSandbox(
+            standing, load_spec(labels[SPEC_LABEL]), self._links, self._keeping, container=str(container["Id"]),
+            created=float(labels[CREATED_LABEL]), view_key=labels.get(KEY_LABEL),
+            is_paused=container.get("State") == "paused",
         )  # fmt: skip
-        sandbox = DockerSandbox(body, load_spec(labels[SPEC_LABEL]), self._links, self._keeping)
-        known = self._users.get(str(container.get("Image")))
-        if known is not None:
-            body.user = known[2]
-        elif not body.is_paused:
-            body.user = (await self._identify(sandbox))[2]
+        found = self._identities.get(str(container.get("Image")))
+        if found is None and not sandbox.is_paused:
+            found = await self._identify(sandbox)
+        if found is not None:
+            sandbox.user, sandbox.has_agent = found.user, found.has_agent
         sandbox.watch_deadline()
         return sandbox
 
@@ -343,8 +356,7 @@ class DockerBackend(Backend):
         if info is None:
             return await (await self._adopted(sandbox_id)).fork(spec)
         known = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
-        wish = spec or as_another(known)
-        sandbox = await self._make(wish, image=f"{STOPPED}:{info.sandbox_id}")
+        sandbox = await self._make(spec or as_another(known), image=f"{STOPPED}:{info.sandbox_id}")
         return AsyncSandbox.around(sandbox, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
@@ -413,7 +425,7 @@ class DockerBackend(Backend):
 
 
 async def can_limit_disk(api: EngineApi) -> bool:
-    """Whether the storage driver may be able to; on XFS, the first container shows."""
+    """True if the storage driver may be able to limit one container's disk; on XFS, the first container shows."""
     info = await api.info()
     driver = str(info.get("Driver", ""))
     backing = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2).get("Backing Filesystem", "")

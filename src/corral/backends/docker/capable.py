@@ -1,4 +1,4 @@
-"""What holds for containers, and what is refused."""
+"""The capabilities of containers, and the specs that are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POWERS = DERIVED_POWERS | {"detach", "pty", "users", "images", "snapshot", "fork
 
 
 def refuse_what_is_missing(spec: Spec) -> None:
-    """Raises: CapabilityError."""
+    """Raises: CapabilityError for a spec that containers can't meet."""
     spec_options = {
         "packages": (bool(spec.packages), "build an image: corral.Image.debian_slim().pip_install(…)"),
         "venv": (spec.venv is not None, "build an image that has it"),
@@ -27,7 +27,7 @@ def refuse_what_is_missing(spec: Spec) -> None:
 
 
 def refuse_unkept(resources: Resources, info: dict[str, Any], *, disk: bool) -> None:
-    """Raises: CapabilityError for a limit that was given by name, and that the daemon does not keep."""
+    """Raises: CapabilityError for a limit that was requested, and that the daemon does not enforce."""
     kept = {
         "memory_bytes": bool(info.get("MemoryLimit")),
         "processes": bool(info.get("PidsLimit")),

@@ -33,7 +33,7 @@ _NAME = re.compile(r"/?corral_(?P<id>[0-9a-f-]{36})_(?:o|k_(?P<deadline>\d+)_(?P
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a container's name says: renaming is the one change of it that is atomic, and that everybody sees."""
+    """What a container's name says: renaming is the one change that is atomic and that every client sees."""
 
     sandbox_id: str
     kept: bool = False
@@ -48,7 +48,7 @@ class Standing:
 
     @classmethod
     def parse(cls, name: str) -> Standing | None:
-        """None for a container that is not ours."""
+        """Read a container's name; None if it is not one of ours."""
         found = _NAME.fullmatch(name)
         if found is None:
             return None
@@ -59,7 +59,7 @@ class Standing:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until its end."""
+        """Seconds until its deadline."""
         return None if self.deadline is None else self.deadline - time.time()
 
 
@@ -67,7 +67,7 @@ class Standing:
 
 
 def dump_spec(spec: Spec) -> str:
-    """As text, for later clients."""
+    """The spec as text, for later clients."""
     resources = {name: getattr(spec.resources, name) for name in Resources.__slots__}
     image = spec.image if spec.image is None or isinstance(spec.image, str) else None
     return json.dumps(
@@ -81,7 +81,7 @@ def dump_spec(spec: Spec) -> str:
 
 
 def load_spec(text: str) -> Spec:
-    """The spec of a label of ours."""
+    """The inverse of `dump_spec`."""
     told: dict[str, Any] = json.loads(text)
     mode, hosts = told.pop("network")
     return Spec(
@@ -107,7 +107,7 @@ def _find_boot() -> str:
 
 
 def _find_start(pid: int) -> str | None:
-    """When a process began, so that its number alone does not decide; None when there is none."""
+    """When a process started, so that a reused pid is noticed; None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -120,7 +120,7 @@ def describe_owner() -> str:
 
 
 def is_orphan(owner: str) -> bool:
-    """True if the process of a label was on this machine, and has ended."""
+    """True if the process that a label names ran on this machine and has ended."""
     boot, _, rest = owner.rpartition("/")[0].rpartition("/")
     pid, start = rest, owner.rpartition("/")[2]
     if boot != _find_boot() or boot == "elsewhere" or not pid.isdigit():
@@ -138,14 +138,14 @@ def _load_seccomp(*, with_key: bool) -> str:
 
 
 def read_seccomp(view_key: str | None = None) -> str:
-    """Our profile; made from the engine's table by tools/export-seccomp."""
+    """Our seccomp profile, made from the engine's table by tools/export-seccomp."""
     text = _load_seccomp(with_key=view_key is not None)
-    # It is long, so the key is put into the text.
+    # Parsing it again would take long, so the key is replaced in the text.
     return text if view_key is None else text.replace(str(int(_ANY_KEY, 16)), str(int(view_key, 16)))
 
 
 def make_limits(resources: Resources, settings: Settings) -> dict[str, Any]:
-    """What the daemon enforces, and can change later."""
+    """The limits that the daemon enforces, and can change later."""
     memory = settings.find_memory(resources)
     return {
         "Memory": memory,
@@ -158,7 +158,7 @@ def make_limits(resources: Resources, settings: Settings) -> dict[str, Any]:
 def make_config(
     spec: Spec, settings: Settings, *, image: str, sandbox_id: str, disk: bool, view_key: str | None = None
 ) -> dict[str, Any]:
-    """Everything that is strict by default: no network, no capability, no new privileges, our filter, all limits."""
+    """A container's configuration, strict by default: no network or capabilities, our filter, all limits."""
     host: dict[str, Any] = {
         **make_limits(spec.resources, settings),
         "AutoRemove": True,

@@ -1,4 +1,4 @@
-"""The line to a container's first process: held open, it is the owner's grip; closed, it is the container's end."""
+"""The connection to a container's first process. The container ends when its owner closes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BROKEN = (aiohttp.ClientError, ConnectionError, RuntimeError, OSError, Assertio
 
 
 class Control:
-    """One attached stream, in the I/O thread."""
+    """The attached stream of one container. For use in the I/O thread."""
 
     def __init__(self, stream: Duplex, *, on_end: Callable[[], None]) -> None:
         self._stream = stream
@@ -43,7 +43,7 @@ class Control:
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError("the container has stopped"))
-                waiting.exception()  # nobody may be asking
+                waiting.exception()  # the caller may have gone
         if not self._closed:
             self._closed = True
             self._on_end()
@@ -51,7 +51,7 @@ class Control:
                 await self._stream.close()
 
     async def ask(self, line: str, *, answer: str) -> bool:
-        """Say a line; whether the answer came."""
+        """Send a line; True if the answer came."""
         if self._closed:
             return False
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -66,7 +66,7 @@ class Control:
         return True
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the connection. Idempotent."""
         self._closed = True
         if self._reader is not None:
             self._reader.cancel()

@@ -1,4 +1,4 @@
-"""What we ask of the Docker Engine API, by aiodocker; every call in the loop of the I/O thread."""
+"""The calls to the Docker Engine API that we need, by aiodocker. All run in the loop of the I/O thread."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from corral.backends.docker.seam import CONFLICT, NOT_FOUND
 
 _CONNECT_SECONDS = 20.0
 _NO_DETACH = ",".join(["ctrl-@"] * 8)
-"""Keys that would detach a terminal; nobody types this."""
+"""The keys that detach from a terminal: a sequence that no program receives by accident."""
 
 _STAT_HEADER = "X-Docker-Container-Path-Stat"
 _FOLDER_BIT = 1 << 31
-"""Of modes as Go has them."""
+"""In Go's file modes."""
 
 _MAX_COLLECTED_BYTES = 65536
 _TAR_END_BYTES = 1024
@@ -39,7 +39,7 @@ class Duplex(Stream):
     """A hijacked connection whose input can be ended while its output goes on."""
 
     async def end_input(self) -> None:
-        """Half-close."""
+        """Close the input; the output stays open."""
         connection = self._resp.connection if self._resp is not None else None
         transport = connection.transport if connection is not None else None
         if transport is not None and transport.can_write_eof() and not transport.is_closing():
@@ -48,9 +48,9 @@ class Duplex(Stream):
 
 @contextlib.contextmanager
 def as_podman_wants(config: Json) -> Iterator[Json]:
-    """Podman takes a system call filter by the name of a file, which it reads while the container is made.
+    """Podman takes a system call filter as the name of a file, which it reads while it creates the container.
 
-    So it has to be on this machine. One that is not refuses, as it finds no such file.
+    So podman has to run on this machine. Elsewhere it finds no such file and refuses.
     """
     options = config.get("HostConfig", {}).get("SecurityOpt", [])
     with tempfile.NamedTemporaryFile("w", prefix="corral-seccomp-", suffix=".json") as file:
@@ -73,25 +73,25 @@ class EngineApi:
         # Every running program holds a connection, so there is no limit for them here.
         path = host.removeprefix("unix://")
         self._connector = aiohttp.UnixConnector(path=path, limit=0) if path != host else None
-        url = "unix://localhost" if self._connector is not None else host  # the client's own word for any socket
+        url = "unix://localhost" if self._connector is not None else host  # what aiodocker expects for any socket
         self._docker = aiodocker.Docker(url=url, connector=self._connector, timeout=timeout)
         self._known_info: Json | None = None
         self._is_podman: bool | None = None
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self._docker.close()
         if self._connector is not None:
             await self._connector.close()
 
     async def info(self) -> Json:
-        """About the daemon; asked once."""
+        """The daemon's information; requested once."""
         if self._known_info is None:
             self._known_info = dict(await self._docker.system.info())
         return self._known_info
 
     async def is_podman(self) -> bool:
-        """Whether it is podman that answers; asked once."""
+        """True if the daemon is podman; requested once."""
         if self._is_podman is None:
             told = await self._docker.version()
             self._is_podman = any("podman" in str(part.get("Name")).lower() for part in told.get("Components") or [])
@@ -100,7 +100,7 @@ class EngineApi:
     async def _ask(self, path: str, method: str = "GET", *, params: Json | None = None, body: Any = None) -> Any:
         data = json.dumps(body) if body is not None else None
         headers = {"Content-Type": "application/json"} if body is not None else None
-        async with self._docker._query(  # noqa: SLF001 - what has no method of its own there
+        async with self._docker._query(  # noqa: SLF001 - for calls that aiodocker has no method for
             path, method=method, params=params, data=data, headers=headers
         ) as response:
             text = await response.read()
@@ -109,7 +109,7 @@ class EngineApi:
     # Containers.
 
     async def create_container(self, config: Json, *, name: str) -> str:
-        """Gives its id."""
+        """Create a container; returns its id."""
         with as_podman_wants(config) if await self.is_podman() else contextlib.nullcontext(config) as wanted:
             container = await self._docker.containers.create(wanted, name=name)
         return str(container.id)
@@ -119,11 +119,11 @@ class EngineApi:
         await self._ask(f"containers/{container}/start", "POST")
 
     async def inspect(self, container: str) -> Json:
-        """All about one. Raises: DockerError 404."""
+        """Everything about one container. Raises: DockerError 404."""
         return dict(await self._ask(f"containers/{container}/json"))
 
     async def find_containers(self, *labels: str) -> list[Json]:
-        """All that carry the labels, of whatever state."""
+        """All containers with these labels, in any state."""
         params = {"all": "1", "filters": json.dumps({"label": list(labels)})}
         return list(await self._ask("containers/json", params=params) or [])
 
@@ -132,7 +132,7 @@ class EngineApi:
         await self._ask(f"containers/{container}/rename", "POST", params={"name": name})
 
     async def remove(self, container: str) -> None:
-        """End it and wait until nothing of it is there."""
+        """End a container and wait until it is removed."""
         try:
             await self._ask(f"containers/{container}", "DELETE", params={"force": "1", "v": "1"})
         except DockerError as error:
@@ -150,11 +150,11 @@ class EngineApi:
                 raise
 
     async def pause(self, container: str) -> None:
-        """Freeze it; one that is frozen already is left so."""
+        """Freeze it. Idempotent."""
         await self._tolerate("paused", f"containers/{container}/pause")
 
     async def unpause(self, container: str) -> None:
-        """Let it go on; one that does is left so."""
+        """Unfreeze it. Idempotent."""
         await self._tolerate("not paused", f"containers/{container}/unpause")
 
     async def _tolerate(self, word: str, path: str) -> None:
@@ -183,7 +183,7 @@ class EngineApi:
         return Duplex(self._docker, setup, None)
 
     async def has_path(self, container: str, path: str) -> bool:
-        """Whether something is there, as the daemon sees it."""
+        """True if the path exists, as the daemon sees it."""
         try:
             await self._ask(f"containers/{container}/archive", "HEAD", params={"path": path})
         except DockerError as error:
@@ -191,20 +191,20 @@ class EngineApi:
                 return False
             raise
         except ValueError:
-            return False  # an answer to HEAD has no body, in which the client looks for the reason of a refusal
+            return False  # aiodocker looks for the reason in the body, which a response to HEAD does not have
         return True
 
     async def is_folder(self, container: str, path: str) -> bool:
-        """Whether a folder is there, and no link to one, as the daemon sees it."""
+        """True if the path is a folder, and not a link to one, as the daemon sees it."""
         async with self._docker._query(  # noqa: SLF001
             f"containers/{container}/archive", method="HEAD", params={"path": path}
         ) as response:
             told = json.loads(base64.b64decode(response.headers[_STAT_HEADER]))
-        # Podman names a target for what is no link, too: the place itself.
+        # Podman gives a target for everything: that of a folder is its own path.
         return bool(int(told["mode"]) & _FOLDER_BIT) and told.get("linkTarget") in (None, "", path)
 
     async def put_archive(self, container: str, path: str, data: bytes) -> None:
-        """Lay a tar down, as the daemon."""
+        """Unpack a tar in a container, with the daemon's privileges."""
         async with self._docker._query(  # noqa: SLF001
             f"containers/{container}/archive", method="PUT", params={"path": path}, data=data,
             headers={"Content-Type": "application/x-tar"},
@@ -217,7 +217,7 @@ class EngineApi:
         self, container: str, argv: Sequence[str], *, env: Mapping[str, str], user: str, stdin: bool, tty: bool,
         privileged: bool = False,
     ) -> str:  # fmt: skip
-        """Prepare a program; gives its id. `privileged` is for `enter` alone."""
+        """Prepare a program; returns its exec id. `privileged` is for `enter` alone."""
         body: Json = {
             "Cmd": list(argv), "Env": [f"{name}={value}" for name, value in env.items()], "AttachStdin": stdin,
             "AttachStdout": True, "AttachStderr": True, "Tty": tty, "User": user, "Privileged": privileged,
@@ -228,7 +228,7 @@ class EngineApi:
         return str(answer["Id"])
 
     def start_exec(self, exec_id: str, *, tty: bool) -> Duplex:
-        """Start it when first read; its output and, if it has one, its input."""
+        """Its output and input. It is started when this is first read."""
 
         async def setup() -> tuple[URL, bytes | None, bool]:
             body = json.dumps({"Detach": False, "Tty": tty}).encode()
@@ -237,7 +237,7 @@ class EngineApi:
         return Duplex(self._docker, setup, None)
 
     async def inspect_exec(self, exec_id: str) -> Json:
-        """How it is. Raises: DockerError 404."""
+        """Its state. Raises: DockerError 404."""
         return dict(await self._ask(f"exec/{exec_id}/json"))
 
     async def resize_exec(self, exec_id: str, *, rows: int, columns: int) -> None:
@@ -245,7 +245,7 @@ class EngineApi:
         await self._ask(f"exec/{exec_id}/resize", "POST", params={"h": str(rows), "w": str(columns)})
 
     async def collect(self, container: str, argv: Sequence[str], *, user: str) -> tuple[str, bytes]:
-        """Run a short program of ours: its id, and the first of its output."""
+        """Run a short program of ours; returns its exec id and the start of its output."""
         exec_id = await self.create_exec(container, argv, env={}, user=user, stdin=False, tty=False)
         output = bytearray()
         async with self.start_exec(exec_id, tty=False) as stream:
@@ -255,7 +255,7 @@ class EngineApi:
         return exec_id, bytes(output)
 
     async def run_script(self, container: str, script: str, *args: str, user: str) -> tuple[int, bytes]:
-        """The exit code of a shell text of ours, and the first of its output."""
+        """Run a shell script of ours; returns its exit code and the start of its output."""
         exec_id, output = await self.collect(container, ["/bin/sh", "-c", script, "sh", *args], user=user)
         for _ in range(200):
             told = await self.inspect_exec(exec_id)
@@ -267,7 +267,7 @@ class EngineApi:
     # Images.
 
     async def inspect_image(self, name: str) -> Json | None:
-        """About one, None if it is not here."""
+        """About one image, None if the daemon does not have it."""
         try:
             return dict(await self._docker.images.inspect(name))
         except DockerError as error:
@@ -276,12 +276,12 @@ class EngineApi:
             raise
 
     async def pull(self, name: str) -> AsyncIterator[Json]:
-        """Fetch one; tells how it goes."""
+        """Fetch an image; yields progress."""
         async for event in self._docker.images.pull(name, stream=True):
             yield dict(event)
 
     async def import_image(self, data: bytes, *, name: str) -> None:
-        """Make one of a tar. The name goes in one piece: podman does not look at a tag beside it."""
+        """Create an image from a tar. Name and tag go together: podman ignores a separate tag."""
         async with self._docker._query(  # noqa: SLF001
             "images/create", method="POST", params={"fromSrc": "-", "repo": name}, data=data,
             headers={"Content-Type": "application/x-tar"},
@@ -289,29 +289,29 @@ class EngineApi:
             await response.read()
 
     async def build(self, context: bytes, *, tag: str, labels: Mapping[str, str]) -> AsyncIterator[Json]:
-        """Build one from a tar with a Dockerfile; tells how it goes."""
+        """Build an image from a tar with a Dockerfile; yields progress."""
         async for event in self._docker.images.build(
             fileobj=io.BytesIO(context), encoding="identity", tag=tag, labels=dict(labels), stream=True, forcerm=True
         ):
             yield dict(event)
 
     async def commit(self, container: str, *, repo: str, tag: str, labels: Mapping[str, str], pause: bool) -> str:
-        """Make an image of a container's files; gives its id."""
+        """Create an image of a container's files; returns its id."""
         params = {"container": container, "repo": repo, "tag": tag, "pause": "1" if pause else "0"}
         answer = await self._ask("commit", "POST", params=params, body={"Labels": dict(labels)})
         return str(answer["Id"])
 
     async def find_images(self, *labels: str) -> list[Json]:
-        """All that carry the labels."""
+        """All images with these labels."""
         params = {"filters": json.dumps({"label": list(labels)})}
         return list(await self._ask("images/json", params=params) or [])
 
     async def tag_image(self, name: str, *, repo: str, tag: str) -> None:
-        """A second name."""
+        """Give an image a second name."""
         await self._ask(f"images/{name}/tag", "POST", params={"repo": repo, "tag": tag})
 
     async def remove_image(self, name: str) -> bool:
-        """Forget a name, and its layers when nothing else needs them. False when it is not there, or in use."""
+        """Remove an image's name, and its layers if they are unused. False if it does not exist or is in use."""
         try:
             await self._ask(f"images/{name}", "DELETE", params={"force": "0"})
         except DockerError as error:
@@ -321,11 +321,11 @@ class EngineApi:
         return True
 
 
-# Small tars, made in memory, for the daemon to lay down.
+# Small tars, made in memory, for the daemon to unpack.
 
 
 def make_entry(name: str, *, mode: int, size: int | None, uid: int = 0, gid: int = 0) -> tarfile.TarInfo:
-    """A file of that size, or a folder."""
+    """The entry of a file of that size; without a size, of a folder."""
     info = tarfile.TarInfo(name)
     info.mode, info.uid, info.gid, info.mtime = mode, uid, gid, int(time.time())
     if size is None:
@@ -336,7 +336,7 @@ def make_entry(name: str, *, mode: int, size: int | None, uid: int = 0, gid: int
 
 
 def make_tar(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    """Without the padding of tapes: podman breaks off at the end of the entries, and complains if there is more."""
+    """A tar without padding: podman stops at the end of the entries, and fails if there is more."""
     sink = io.BytesIO()
     with tarfile.open(fileobj=sink, mode="w") as tar:
         for info, content in entries:

@@ -1,7 +1,7 @@
-"""Views of single calls: what `enter` is told, what it answers, and what of the filter opens to it alone.
+"""Views of single calls: the arguments of `enter`, its answers, and the filter rules that let it alone make views.
 
-`enter` (enter.c) begins a program in a mount namespace of its own. It is the one thing of ours inside, in a volume that
-no container can write to, and the one thing that is run there with privileges, which it gives up before the program.
+`enter` (enter.c) starts a program in a new mount namespace. It is our one file inside, in a volume that no container
+can write to, and the one program that runs there with privileges, which it drops before it becomes the program.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from corral.protocol import SpawnRequest
 FOLDER = "/.corral"
 ENTER = f"{FOLDER}/enter"
 READY = f"{FOLDER}/ready"
-"""Laid down last: then the rest is there."""
+"""Written last: if it exists, the volume is complete."""
 KEY_VARIABLE = "CORRAL_VIEW_KEY"
 ROOT = "0:0"
-"""By number: what the names are is up to a file inside."""
+"""By number, because names are looked up in a file inside."""
 _GUARDED = ("mount_setattr", "move_mount", "open_tree", "unshare")
 _KEY_ARGUMENT = 5
-"""Beyond the arguments of each of them. The kernel does not look at it, and the filter does."""
+"""The index of the key: an argument that these calls do not have, so the kernel ignores it. The filter checks it."""
 _ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """What the daemon makes of a user's name."""
+    """A user, as the daemon resolves its name."""
 
     uid: int
     gid: int
@@ -48,14 +48,14 @@ class Who:
 
 
 def read_enter(architecture: str) -> bytes | None:
-    """The program for a daemon's machine, None if there is none."""
+    """`enter` for the architecture of a daemon's machine, None if it is not built for that."""
     known = _ARCHITECTURES.get(architecture)
     return None if known is None else (files("corral.backends.docker") / f"enter-{known}").read_bytes()
 
 
 @cache
 def find_version() -> str:
-    """Of all that is put inside: another version is another volume."""
+    """The version of the volume's content; each version has its own volume."""
     found = hashlib.sha256()
     for name in sorted(set(_ARCHITECTURES.values())):
         found.update(read_enter(name) or b"")
@@ -63,12 +63,12 @@ def find_version() -> str:
 
 
 def make_volume_name() -> str:
-    """The volume of this version."""
+    """The name of this version's volume."""
     return f"corral-enter-{find_version()}"
 
 
 def make_mount(*, writable: bool = False) -> dict[str, Any]:
-    """Of the volume, which the daemon makes if it is not there."""
+    """The mount of the volume, which the daemon creates if it does not exist."""
     return {
         "Type": "volume", "Source": make_volume_name(), "Target": FOLDER, "ReadOnly": not writable,
         "VolumeOptions": {"NoCopy": True},
@@ -77,7 +77,7 @@ def make_mount(*, writable: bool = False) -> dict[str, Any]:
 
 def pack(program: bytes) -> bytes:
     """The volume's content: the program, an empty file and an empty folder to lay over what is hidden."""
-    # Who runs what he may not read can't be looked into by others of his own: what `enter` says of a user is true.
+    # A process whose program its user may not read can't be traced by that user: so what `enter` says of it is true.
     return make_tar(
         (make_entry("enter", mode=0o111, size=len(program)), program),
         (make_entry("file", mode=0o444, size=0), b""),
@@ -90,12 +90,12 @@ def pack(program: bytes) -> bytes:
 
 
 def make_key() -> str:
-    """Of one container. Nothing inside can read it, and without it the calls that make views are refused."""
+    """The key of one container. Nothing inside can read it, and without it the calls that make views are refused."""
     return f"{secrets.randbits(63):016x}"
 
 
 def open_to_key(profile: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The same filter, but for whoever knows the key."""
+    """The same filter, but it lets calls with the key make views."""
     rules = []
     for rule in profile["syscalls"]:
         names = [name for name in rule["names"] if name not in _GUARDED]
@@ -112,16 +112,16 @@ def open_to_key(profile: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {**profile, "syscalls": rules}
 
 
-# What it is told, and what it answers.
+# Its arguments and answers.
 
 
 def ask_who(token: str) -> tuple[str, ...]:
-    """The argv that says who a user is, run as that user."""
+    """The argv that prints who a user is, to be run as that user."""
     return (ENTER, "whoami", token)
 
 
 def parse_who(said: bytes, token: str) -> Who | None:
-    """Its answer, None if there is none."""
+    """The answer to `ask_who`, None if it is malformed."""
     line = said.partition(b"\n")[0].decode("utf-8", "surrogateescape")
     words = line.split(" ", 4)
     if len(words) != 5 or words[0] != token:
@@ -137,7 +137,7 @@ def enter(request: SpawnRequest, who: Who, *, token: str, key: str) -> tuple[tup
     """The argv and the environment of a program with a view.
 
     Raises:
-        InvalidCommandError: all together more than a kernel takes.
+        InvalidCommandError: together they exceed the kernel's limit.
     """
     odd, plain = part_env(request)
     flags = f"-{'' if request.stdin or request.pty else 'n'}{'t' if request.pty else ''}"
@@ -152,7 +152,7 @@ def enter(request: SpawnRequest, who: Who, *, token: str, key: str) -> tuple[tup
 
 
 def explain(answer: Sequence[str], request: SpawnRequest, *, sandbox_id: str | None) -> CorralError:
-    """Why `enter` began no program, from the words after the token."""
+    """Why `enter` did not start the program, from the words after the token."""
     step, number, index = answer[0], int(answer[1]), int(answer[2])
     reason = os.strerror(number)
     if step == "cwd":
@@ -168,7 +168,7 @@ def explain(answer: Sequence[str], request: SpawnRequest, *, sandbox_id: str | N
 
 
 def _escape(word: str) -> str:
-    """The daemon's messages are JSON, which has no bytes that are not UTF-8."""
+    """Escape bytes that are not UTF-8, which the daemon's JSON can't carry."""
     return "".join(
         f"\\{ord(char) - 0xDC00:03o}" if "\udc80" <= char <= "\udcff" else "\\134" if char == "\\" else char
         for char in word

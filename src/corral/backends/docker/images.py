@@ -22,15 +22,15 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 log = logging.getLogger("corral.docker")
 
 
-async def ensure_image(api: EngineApi, settings: Settings, wish: str | Image | None) -> str:
-    """The name of an image that is here.
+async def ensure_image(api: EngineApi, settings: Settings, image: str | Image | None) -> str:
+    """Fetch or build an image if the daemon does not have it; returns its name.
 
     Raises:
-        BackendUnavailableError: it can't be fetched, or not built.
+        BackendUnavailableError: it can't be fetched or built.
     """
-    if isinstance(wish, Image):
-        return await _build(api, wish)
-    name = wish or settings.image
+    if isinstance(image, Image):
+        return await _build(api, image)
+    name = image or settings.image
     if await api.inspect_image(name) is None:
         await _pull(api, settings, name)
     return name
@@ -48,11 +48,11 @@ async def _pull(api: EngineApi, settings: Settings, name: str) -> None:
         raise BackendUnavailableError(
             f"the image {name!r} is missing and can't be pulled: {reason}", op="create", hint=hint
         ) from error
-    log.info("the image %s is here", name)
+    log.info("fetched the image %s", name)
 
 
 async def _build(api: EngineApi, image: Image) -> str:
-    """The same recipe is built once."""
+    """Build an image from its recipe, once for each recipe."""
     text = image.dockerfile.encode()
     tag = f"{BUILD_REPO}:{hashlib.sha256(text).hexdigest()[:24]}"
     if await api.inspect_image(tag) is not None:
@@ -69,7 +69,7 @@ async def _build(api: EngineApi, image: Image) -> str:
 
 
 class _StepFailedError(Exception):
-    """The daemon said so in the middle of its answer."""
+    """The daemon reported an error in its progress messages."""
 
 
 async def _follow(steps: AsyncIterator[Json], name: str) -> None:

@@ -1,6 +1,6 @@
-"""The three shell texts of a container: its first process, how a program is begun, and how its tree is ended.
+"""The shell scripts of a container: its first process, how a program is started, and how its tree is ended.
 
-POSIX sh; ending a tree uses built-ins only, so it works where no process can be forked any more.
+POSIX sh. Ending a tree uses built-ins only, so that it works where no process can be started any more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_TOGETHER_BYTES = 2 * 1024**2 - 128 * 1024
 
 CALL_VARIABLE = "CORRAL_CALL"
-"""In the environment of every program of a call, so that those who left its tree are found."""
+"""In the environment of every program of a call, so that processes that left its tree are found."""
 
 _END_TREE = r"""
 end_tree() {
@@ -48,7 +48,7 @@ end_tree() {
   for _p in $_all; do kill -KILL "$_p" 2>/dev/null; done
 }
 """
-"""Stops all that belong to a call, until no more are found, then kills them: nothing slips through by forking."""
+"""Stops all processes of a call until it finds no more, then kills them: none escapes by forking."""
 
 KEEPER = (
     _END_TREE
@@ -78,13 +78,13 @@ wait $!
 exit 0
 """
 )
-"""The first process: it ends when its input does, which its owner holds, or when its time is over; and it reaps."""
+"""The first process. It ends when its input is closed, which its owner holds open, or at its deadline; it reaps."""
 
 KILLER = _END_TREE + 'end_tree "$1" "$2"\n'
-"""mark, pid: the same as a program of its own, where the keeper can't be told or may not."""
+"""mark, pid: ends a tree as a separate program, where the keeper can't be asked or lacks the permission."""
 
 SIGNALLER = 'kill -s "$1" -- "-$2" 2>/dev/null || kill -s "$1" "$2" 2>/dev/null; exit 0\n'
-"""signal, pid: to the process group."""
+"""signal, pid: signals the process group."""
 
 _LAUNCHER = r"""
 _corral_t=$1 _corral_c=$2 _corral_m=$3
@@ -111,10 +111,10 @@ exec "$@"
 
 
 def launch(argv: Sequence[str], *, token: str, cwd: str, stdin: bool, size: tuple[int, int] | None) -> tuple[str, ...]:
-    """The argv that says its number on the first line of its output, and then becomes the program.
+    """The argv that prints its pid on the first line of its output, and then becomes the program.
 
-    That line comes before anything hostile has run. The daemon's messages are JSON, which has no bytes that are not
-    UTF-8: arguments that hold such go escaped.
+    That line comes before anything hostile has run. Bytes that are not UTF-8 are escaped, because the daemon's JSON
+    can't carry them.
     """
     escaped = any(_has_raw_bytes(word) for word in (*argv, cwd))
     mode = f"{'e' if escaped else ''}{'' if stdin else 'n'}{'t' if size else ''}-"
@@ -125,20 +125,20 @@ def launch(argv: Sequence[str], *, token: str, cwd: str, stdin: bool, size: tupl
 
 
 def split_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
-    """A program's argv, and the variables that a shell hands on; those that it would drop go by `env`.
+    """A program's argv, and its variables. Those that a shell would drop are passed by `env`.
 
     Raises:
-        InvalidCommandError: all together more than a kernel takes.
+        InvalidCommandError: together they exceed the kernel's limit.
     """
     odd, plain = part_env(request)
     return (("env", *odd, *request.argv) if odd else request.argv), plain
 
 
 def part_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The variables that neither a shell nor JSON hands on, as words; and the others.
+    """The variables that a shell would drop or JSON can't carry, as words; and the others.
 
     Raises:
-        InvalidCommandError: all together more than a kernel takes.
+        InvalidCommandError: together they exceed the kernel's limit.
     """
     odd = tuple(f"{name}={value}" for name, value in request.env.items() if not _VARIABLE.fullmatch(name) or
                 _has_raw_bytes(value))  # fmt: skip

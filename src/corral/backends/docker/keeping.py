@@ -1,4 +1,4 @@
-"""What outlives a container: snapshots and stopped sandboxes are images, whose tags say what they are."""
+"""Snapshots and stopped sandboxes: images, whose tags say what they are."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 SNAPSHOTS = "corral-snapshot"
 STOPPED = "corral-stopped"
 TRASH = "corral-trash"
-"""Nobody's any more, but in use by a container: removed when that has ended."""
+"""Images that only a container still uses: removed after that has ended."""
 OWN_IMAGES = frozenset({SNAPSHOTS, STOPPED, TRASH})
 _FORK_SECONDS = 300.0
 NAME_LABEL = "dev.corral.name"
 
 
 class Keeping:
-    """In the I/O thread, unless said otherwise."""
+    """For use in the I/O thread, unless said otherwise."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Keeping:
     # Names.
 
     async def find_kept(self) -> list[tuple[Standing, Json]]:
-        """The detached containers that run."""
+        """The running or paused containers that are detached."""
         found = []
         for container in await self._api.find_containers(LABEL):
             standing = next(filter(None, map(Standing.parse, container.get("Names") or [])), None)
@@ -66,7 +66,7 @@ class Keeping:
         return found
 
     async def claim_name(self, name: str | None, sandbox_id: str) -> None:
-        """Raises: SpecError when another has it."""
+        """Raises: SpecError if another sandbox has the name."""
         if name is None:
             return
         taken = {standing.name: standing.sandbox_id for standing, _ in await self.find_kept()}
@@ -74,19 +74,19 @@ class Keeping:
         if taken.get(name, sandbox_id) != sandbox_id:
             raise SpecError(f"the name {name!r} is taken", sandbox_id=sandbox_id, op="detach", hint="use another")
 
-    # Stopped ones.
+    # Stopped sandboxes.
 
     async def keep_files(self, container: str, sandbox_id: str, spec: Spec, name: str | None, created: float) -> None:
-        """The files of a container, as those of a stopped sandbox."""
+        """Keep the files of a container as those of a stopped sandbox."""
         await self.claim_name(name, sandbox_id)
         await self._commit(container, STOPPED, sandbox_id, sandbox_id, name, spec=spec, created=created)
 
     async def find_stopped(self, wanted: str) -> SandboxInfo | None:
-        """By id or name."""
+        """A stopped sandbox, by id or name."""
         return next((one for one in await self.list_stopped() if wanted in (one.sandbox_id, one.name)), None)
 
     async def list_stopped(self) -> list[SandboxInfo]:
-        """All of them."""
+        """All stopped sandboxes."""
         found = []
         for image in await self._find(STOPPED):
             labels = image["Labels"]
@@ -100,13 +100,13 @@ class Keeping:
         return found
 
     async def read_stopped(self, sandbox_id: str) -> Spec:
-        """The spec of a stopped one."""
+        """The spec of a stopped sandbox."""
         image = await self._api.inspect_image(f"{STOPPED}:{sandbox_id}")
         assert image is not None, "it was found just now"
         return load_spec(image["Config"]["Labels"][SPEC_LABEL])
 
     async def relabel(self, image: str, info: SandboxInfo, spec: Spec) -> None:
-        """Make the files of an image those of a stopped sandbox: through a container that never runs."""
+        """Make the files of an image those of a stopped sandbox."""
         async with self._unstarted(image) as container:
             await self._commit(
                 container, STOPPED, info.sandbox_id, info.sandbox_id, info.name, spec=spec, created=info.created
@@ -128,7 +128,7 @@ class Keeping:
     # Snapshots.
 
     async def snapshot(self, container: str, sandbox_id: str, name: str | None) -> str:
-        """Gives its id. Raises: SpecError when the name is taken."""
+        """Take a snapshot; returns its id. Raises: SpecError if the name is taken."""
         with mapped(op="snapshot", sandbox_id=sandbox_id):
             await self._claim_snapshot(name)
             snapshot_id = str(uuid.uuid4())
@@ -136,7 +136,7 @@ class Keeping:
         return snapshot_id
 
     async def snapshot_stopped(self, info: SandboxInfo, name: str | None) -> str:
-        """Of a stopped one."""
+        """Take a snapshot of a stopped sandbox; returns its id."""
         spec = await self.read_stopped(info.sandbox_id)
         async with self._unstarted(f"{STOPPED}:{info.sandbox_id}", {SPEC_LABEL: dump_spec(spec)}) as container:
             return await self.snapshot(container, info.sandbox_id, name)
@@ -153,7 +153,7 @@ class Keeping:
         raise SnapshotNotFoundError(f"snapshot {wanted!r} not found", op="snapshot", hint="list_snapshots() lists them")
 
     async def list_snapshots(self) -> list[SnapshotInfo]:
-        """All of them, oldest first."""
+        """All snapshots, oldest first."""
         found = [
             SnapshotInfo(
                 image["Tag"], "docker", image["Labels"].get(NAME_LABEL) or None, image["Labels"].get(LABEL),
@@ -164,14 +164,14 @@ class Keeping:
         return sorted(found, key=lambda info: info.created)
 
     async def discard(self, image: str) -> None:
-        """Forget an image's name; what a container still needs of it goes with the last of them."""
+        """Remove an image's name; layers that containers still use are removed with the last of these."""
         tag = image.partition(":")[2]
         await self._api.tag_image(image, repo=TRASH, tag=tag)
         await self._api.remove_image(image)
         await self._api.remove_image(f"{TRASH}:{tag}")
 
     async def sweep_trash(self) -> None:
-        """Remove what nobody needs any more. One that was made just now may be about to become a fork."""
+        """Remove unused images. A new one is kept, because a fork may be about to start from it."""
         for image in await self._find(TRASH):
             age = time.time() - float(image["Labels"][CREATED_LABEL])
             if not image["Labels"].get(LABEL) and age < _FORK_SECONDS:
@@ -179,13 +179,13 @@ class Keeping:
             await self._api.remove_image(f"{TRASH}:{image['Tag']}")
 
     async def make_trash(self, container: str) -> str:
-        """An image of a container's files for one other sandbox."""
+        """An image of a container's files, for one other sandbox."""
         tag = str(uuid.uuid4())
         await self._commit(container, TRASH, tag, "", None)
         return f"{TRASH}:{tag}"
 
     async def fork(self, container: str, spec: Spec) -> DockerSandbox:
-        """From any event loop."""
+        """Create a sandbox with the same files. From any event loop."""
         with mapped(op="fork"):
             image = await self._links.get().io.arun(self.make_trash(container))
         return await self._make(spec, image=image, trash=image)

@@ -1,4 +1,4 @@
-"""The thread and the connections of one process to one daemon."""
+"""The I/O thread and the connections of one process to one daemon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from corral.concurrency.portal import PerProcess, Portal
 
 
 class Link:
-    """Made when first needed, and anew in a forked child, where the parent's thread does not exist."""
+    """The thread and the connections. A forked child creates its own: the parent's thread does not exist there."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -28,7 +28,7 @@ class Link:
         return Views(self.api, self.settings)
 
     async def close(self) -> None:
-        """In the I/O thread, at the end."""
+        """Close the connections. In the I/O thread."""
         if "api" in vars(self):
             await self.api.close()
 
@@ -41,11 +41,11 @@ class LinkHolder:
         self._links = PerProcess(lambda: Link(settings))
 
     def get(self) -> Link:
-        """The one of this process."""
+        """It is created when first needed."""
         return self._links.get()
 
     def close(self) -> None:
-        """End the connections and the thread. The next `get` makes others."""
+        """End the connections and the thread. The next `get` creates new ones."""
         link = self._links.get()
         link.io.submit(link.close()).result(timeout=10)
         link.io.stop()

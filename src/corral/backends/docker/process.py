@@ -41,7 +41,7 @@ _BROKEN = (aiohttp.ClientError, ConnectionError, RuntimeError, OSError)
 
 
 class DockerProcess(AsyncProcess):
-    """A program of a container. Lives in the loop of the I/O thread; callers may be in any."""
+    """A program of a container. It runs in the loop of the I/O thread; callers may be in any loop."""
 
     def __init__(self, sandbox: DockerSandbox, request: SpawnRequest) -> None:
         super().__init__(request, sandbox_id=sandbox.id)
@@ -63,18 +63,18 @@ class DockerProcess(AsyncProcess):
 
     @property
     def user(self) -> str:
-        """Whose it is; nothing for the image's."""
+        """The user it runs as; empty for the image's."""
         return self._request.user
 
     @property
     def _stream(self) -> Duplex:
-        assert self._opened is not None, "it was begun"
+        assert self._opened is not None, "it was started"
         return self._opened
 
-    # Beginning, in the I/O thread.
+    # Starting, in the I/O thread.
 
     async def begin(self) -> None:
-        """Start it. Cancelled in the middle, it is ended as soon as it has begun.
+        """Start it. Cancelled in the middle, it is ended as soon as it has started.
 
         Raises:
             WorkdirError, InvalidCommandError, SandboxGoneError, SandboxPausedError, ExecError
@@ -123,7 +123,7 @@ class DockerProcess(AsyncProcess):
         return launch(argv, token=self.token, cwd=request.cwd, stdin=request.stdin, size=size), env
 
     async def _enter(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """With a view: `enter` has to be root, and is told who to become."""
+        """With a view: `enter` runs as root, and is told which user to become."""
         request = self._request
         known = self._sandbox.users
         if request.user not in known:
@@ -134,10 +134,12 @@ class DockerProcess(AsyncProcess):
                 await self._explain(said)
                 raise AssertionError("that raises")
             known[request.user] = who
-        return enter(request, known[request.user], token=self.token, key=self._sandbox.view_key)
+        key = self._sandbox.view_key
+        assert key is not None, "it was checked before the call"
+        return enter(request, known[request.user], token=self.token, key=key)
 
     async def _read_head(self) -> None:
-        """The first line says its number."""
+        """Read its pid from the first line."""
         said = bytearray()
         while b"\n" not in self._head:
             message = await self._stream.read_out()
@@ -147,7 +149,7 @@ class DockerProcess(AsyncProcess):
             if message.stream == 1:
                 self._head += message.data
             elif len(said) < _MAX_EARLY_BYTES:
-                said += message.data  # the daemon may tell of what came later on the other stream first
+                said += message.data  # the daemon may pass on later output of the other stream first
             if len(self._head) > 4096 and not self._head.startswith(self.token.encode()):
                 await self._explain(self._head)
         line, _, rest = self._head.partition(b"\n")
@@ -170,7 +172,7 @@ class DockerProcess(AsyncProcess):
             self.feed("stderr", bytes(said))
 
     async def _explain(self, said: bytes) -> None:
-        """Why there is no program. Raises, always."""
+        """Always raises: why the program could not be started."""
         text = said.decode("utf-8", "replace").strip()[:300]
         where = self._sandbox.id
         if says_no_user(text):
@@ -212,13 +214,13 @@ class DockerProcess(AsyncProcess):
         self._sandbox.processes.discard(self)
 
     async def ends_within(self, seconds: float) -> bool:
-        """Whether it has ended by then."""
+        """True if it has ended by then."""
         waiting = asyncio.wrap_future(self._end)
         done, _ = await asyncio.wait({waiting}, timeout=seconds)
         return bool(done)
 
     async def _read(self) -> int | None:
-        """Feed what comes. Its exit code, if it has ended while somebody else still holds its output."""
+        """Pass on its output. Gives its exit code, if it ends while another process still holds its output open."""
         pause = _FIRST_LOOK_SECONDS
         reading = asyncio.ensure_future(self._read_all())
         try:
@@ -240,7 +242,7 @@ class DockerProcess(AsyncProcess):
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _read_all(self) -> None:
-        """To the end of its output. In one task: one for each small write of a program costs more than the write."""
+        """Read to the end of its output, in one task: one per write of a program would cost more than the write."""
         while (message := await self._stream.read_out()) is not None:
             self._taken += 1
             self._lags = True
@@ -260,7 +262,7 @@ class DockerProcess(AsyncProcess):
             self._io.loop.call_soon_threadsafe(self._go.set)
 
     async def _wait_for_code(self) -> int:
-        """Its streams are closed: it has ended, or will say no more."""
+        """Wait for its exit code. Its streams are closed: it has ended, or prints no more."""
         pause = 0.002
         while True:
             told = await self._sandbox.api.inspect_exec(self._exec_id)
@@ -278,11 +280,11 @@ class DockerProcess(AsyncProcess):
                 return gone(self._sandbox.id, op="exec")
             if await self._sandbox.counts_new_oom():
                 return Ending(code, "oom", usage, signal=int(signals.SIGKILL))
-        if 128 < code < 128 + signals.NSIG:  # the daemon's word for a signal; a program that exits so looks the same
+        if 128 < code < 128 + signals.NSIG:  # how the daemon reports a signal; an exit code looks the same
             return Ending(code, "signalled", usage, signal=code - 128)
         return Ending(code, "exited", usage)
 
-    # What callers do, from any loop.
+    # For callers in any loop.
 
     async def _write(self, data: bytes) -> bool:
         return self._takes_input and not self.ended and await self._io.arun(self._write_all(data))
@@ -333,7 +335,7 @@ class DockerProcess(AsyncProcess):
             self._io.spawn(self._sandbox.end_call(self))
 
     def end_gone(self) -> None:
-        """The sandbox has ended."""
+        """Report that the sandbox has ended."""
         self._go.set()
         self.finish(gone(self._sandbox.id, op="exec"))
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import signal as signals
 import time
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Unpack
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Unpack
 
 from aiodocker.exceptions import DockerError
 
+from corral.backends.docker.agent import ExecTransport
 from corral.backends.docker.container import Standing, make_limits
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi
@@ -23,13 +25,16 @@ from corral.backends.docker.keeping import Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.process import DockerProcess
 from corral.backends.docker.seam import gone, is_gone, mapped
+from corral.base.agent.channel import Channel, Channels
+from corral.base.agent.process import AgentProcess
+from corral.base.files import AsyncFiles
+from corral.base.requestfiles import Message
 from corral.base.shellfiles.files import ShellFiles
-from corral.base.shellfiles.processes import ProcessShell
-from corral.base.shellfiles.resident import ResidentShell
+from corral.base.taskfiles import TaskFiles, file_task, task_request
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
-from corral.errors import CapabilityError, CorralError, SandboxPausedError, SandboxStoppedError, SpecError
+from corral.errors import CapabilityError, CorralError, ExecError, SandboxPausedError, SandboxStoppedError, SpecError
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
@@ -42,107 +47,125 @@ _READ_OOM = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.
 log = logging.getLogger("corral.docker")
 
 
-@dataclass(slots=True)
-class Body:
-    """What of a sandbox is not its handle's: the container, and what is known of it."""
-
-    container: str
-    standing: Standing
-    created: float
-    user: str
-    """The name of the image's user."""
-    control: Control | None = None
-    control_pid: int = 0
-    """The process that holds the control, which a forked child does not."""
-    is_gone: bool = False
-    is_stopped: bool = False
-    is_paused: bool = False
-    oom_kills: int = 0
-    trash: str | None = None
-    """An image to remove with this sandbox."""
-    view_key: str | None = None
-    """What `enter` needs for views; None if unsupported."""
-    users: dict[str, Who] = field(default_factory=dict)
-    """Those who had views."""
-    processes: set[DockerProcess] = field(default_factory=set)
-
-
 class DockerSandbox(SandboxPrimitives):
     """A container, as `corral.protocol.SandboxPrimitives`."""
 
-    default_user = ""  # the image's, whatever its name
+    default_user = ""  # the image's
 
-    def __init__(self, body: Body, spec: Spec, links: LinkHolder, keeping: Keeping) -> None:
-        super().__init__(sandbox_id=body.standing.sandbox_id, spec=spec, backend=NAME)
-        self._body = body
+    def __init__(
+        self, ownership: Standing, spec: Spec, links: LinkHolder, keeping: Keeping, *, created: float,
+        view_key: str | None, container: str = "", is_paused: bool = False, trash: str | None = None,
+    ) -> None:  # fmt: skip
+        """`view_key` is what `enter` needs for views; `trash` an image that is removed with the sandbox."""
+        super().__init__(sandbox_id=ownership.sandbox_id, spec=spec, backend=NAME)
+        self.ownership = ownership
+        self.created = created
+        self.view_key = view_key
+        self.container = container
+        self.is_paused = is_paused
+        self._trash = trash
+        self.is_gone = False
+        self.is_stopped = False
+        self.user = ""
+        """The name of the image's user."""
+        self.has_agent = False
+        """True if the image has a Python that can run the agent; else files go through the shell."""
+        self.control: Control | None = None
+        self.control_pid = 0
+        """The process that holds the control; a forked child does not."""
+        self.users: dict[str, Who] = {}
+        """Users whose programs had views."""
+        self.processes: set[DockerProcess] = set()
+        self._oom_kills = 0
         self._links = links
         self._keeping = keeping
         self._owner_pid = os.getpid()
         self._ending: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        shell = ResidentShell(ProcessShell(self.spawn, user=""), self._open_shell)
-        self._files = ShellFiles(shell, workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files)
+        self._channels = Channels(self._open_agent)
+        self._agent_files = TaskFiles(
+            self._spawn_files, workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files,
+            disk_bytes=lambda: self.spec.resources.disk,
+        )  # fmt: skip
+        self._shell_files = ShellFiles(
+            self.spawn, user="", workdir=spec.workdir, sandbox_id=self.id, guard=self._check_files
+        )
 
-    # What its parts need.
+    # For its parts.
 
     @property
     def io(self) -> Portal:
-        """The thread in which the daemon is spoken to."""
+        """The thread of all connections to the daemon."""
         return self._links.get().io
 
     @property
     def api(self) -> EngineApi:
-        """For what runs in that thread."""
+        """For use in that thread."""
         return self._links.get().api
 
     @property
-    def container(self) -> str:
-        """The daemon's name for it."""
-        return self._body.container
-
-    @property
-    def processes(self) -> set[DockerProcess]:
-        """Those of this process that run in it."""
-        return self._body.processes
-
-    @property
     def owned(self) -> bool:
-        return not self._body.standing.kept
-
-    @property
-    def view_key(self) -> str:
-        assert self._body.view_key is not None, "it was looked at before the call"
-        return self._body.view_key
-
-    @property
-    def users(self) -> dict[str, Who]:
-        return self._body.users
+        return not self.ownership.kept
 
     def _check(self) -> None:
         if self.closed:
             self.refuse_closed()
-        if self._body.is_stopped:
+        if self.is_stopped:
             raise SandboxStoppedError("the sandbox is stopped", sandbox_id=self.id, hint="backend.start() it")
-        if self._body.is_gone:
+        if self.is_gone:
             raise gone(self.id, op="sandbox")
 
     def _check_files(self) -> None:
         self._check()
-        if self._body.is_paused:
+        if self.is_paused:
             raise SandboxPausedError("the sandbox is paused", sandbox_id=self.id, hint="resume() it first")
 
-    async def _open_shell(self) -> DockerProcess:
-        """A shell that stays, for files."""
-        return await self.spawn(
-            SpawnRequest(
-                argv=("/bin/sh",), env={"LC_ALL": "C"}, cwd="/", user="", timeout=None, stdin=True,
-                output_limit_bytes=4096, listened=True,
-            )
-        )  # fmt: skip
-
     @property
-    def files(self) -> ShellFiles:
-        return self._files
+    def files(self) -> AsyncFiles:
+        return self._agent_files if self.has_agent else self._shell_files
+
+    # The agent.
+
+    async def _spawn_files(self, message: Message, stdin: bool) -> AgentProcess:  # noqa: FBT001 - see `Spawn`
+        process = AgentProcess(
+            task_request(stdin=stdin), sandbox_id=self.id, portal=self.io, inherit=False, task=file_task(message)
+        )
+        with self._naming_end():
+            await process.launch(self._channels.here, self._explain)
+        return process
+
+    async def _open_agent(self) -> Channel:
+        """In the I/O thread. If an agent can't be started, files go through the shell from then on.
+
+        Raises: ExecError, SandboxGoneError, SandboxPausedError.
+        """
+        channel = Channel(ExecTransport(self.spawn), self._explain, self._is_resting)
+        try:
+            await channel.open()
+        except (TimeoutError, ExecError) as error:
+            self.has_agent = False
+            raise ExecError(
+                "the agent that handles files inside the sandbox could not be started", sandbox_id=self.id, op="files",
+                hint="retry with `box.files`, which uses the shell from now on",
+            ) from error  # fmt: skip
+        return channel
+
+    async def _explain(self, op: str) -> CorralError:
+        """Why the agent does not answer. In the I/O thread."""
+        try:
+            with mapped(op=op, sandbox_id=self.id):
+                if not await self.runs():
+                    return gone(self.id, op=op)
+        except CorralError as error:
+            return error
+        text = "the agent inside the sandbox was killed"
+        return ExecError(text, sandbox_id=self.id, op=op, hint="check its effect, then retry")
+
+    async def _is_resting(self) -> bool:
+        """True while the container is paused: by a caller, or by the daemon that copies its files."""
+        with contextlib.suppress(CorralError), mapped(op="exec", sandbox_id=self.id):
+            return bool((await self.api.inspect(self.container))["State"]["Paused"])
+        return False
 
     # Running.
 
@@ -154,18 +177,24 @@ class DockerSandbox(SandboxPrimitives):
         if request.read_only or request.hidden:
             await self.io.arun(self._check_views())
         process = DockerProcess(self, request)
-        try:
+        with self._naming_end():
             await self.io.arun(self._begin(process), undo=_end_process)
+        return process
+
+    @contextlib.contextmanager
+    def _naming_end(self) -> Iterator[None]:
+        """An error that comes of the sandbox's end or stop is replaced by one that says so."""
+        try:
+            yield
         except CorralError as error:
-            if self._body.is_stopped or self._body.is_gone:
+            if self.is_stopped or self.is_gone:
                 self._check()
             error.sandbox_id = error.sandbox_id or self.id
             raise
-        return process
 
     async def _check_views(self) -> None:
         lack: str | None = "the container was made without"
-        if self._body.view_key is not None:
+        if self.view_key is not None:
             with mapped(op="exec", sandbox_id=self.id):
                 lack = await self._links.get().views.find_lack()
         if lack is not None:
@@ -177,30 +206,30 @@ class DockerSandbox(SandboxPrimitives):
         return process
 
     def base_env(self, user: str) -> Mapping[str, str]:
-        name = user if user != self._body.user and not user.isdigit() else self._body.user
+        name = user if user != self.user and not user.isdigit() else self.user
         return {"USER": name, "LOGNAME": name}
 
     async def run_inside(self, script: str, *args: str, user: str) -> tuple[int, bytes]:
-        """A short script of ours, in the I/O thread; its exit code and the first of its output."""
+        """Run a short script of ours; returns its exit code and the start of its output. In the I/O thread."""
         return await self.api.run_script(self.container, script, *args, user=user)
 
     async def send_signal(self, process: DockerProcess, number: int) -> None:
-        """To a program's process group."""
+        """Signal a program's process group. In the I/O thread."""
         known = {int(one): one.name.removeprefix("SIG") for one in signals.Signals}
         name = known.get(number, str(number))
         with mapped(op="signal", sandbox_id=self.id):
             await self.run_inside(SIGNALLER, name, str(process.pid), user=process.user)
 
     async def end_call(self, process: DockerProcess, *, final: bool = True) -> None:
-        """End a call's tree. If it can't be ended otherwise, the whole sandbox is."""
-        if self._body.is_gone:
+        """End a call's tree; if that fails, the whole sandbox. In the I/O thread."""
+        if self.is_gone:
             return
         try:
-            if self._body.is_paused:
+            if self.is_paused:
                 await self.api.unpause(self.container)
             if not await self._end_by_keeper(process):
                 await self._end_by_killer(process)
-            if self._body.is_paused:
+            if self.is_paused:
                 await self.api.pause(self.container)
         except DockerError as error:
             if not is_gone(error):
@@ -210,13 +239,13 @@ class DockerSandbox(SandboxPrimitives):
             await self.end()
 
     async def _end_by_keeper(self, process: DockerProcess) -> bool:
-        control = self._body.control
-        if control is None or process.user or self._body.control_pid != os.getpid():
+        control = self.control
+        if control is None or process.user or self.control_pid != os.getpid():
             return False
         return await control.ask(f"end {process.token} {process.pid}", answer=f"ended {process.token}")
 
     async def _end_by_killer(self, process: DockerProcess) -> None:
-        """As a program of its own: where no process can be had any more, a few are allowed beyond the limit."""
+        """End it with a separate program. If the limit on processes prevents that, it is raised meanwhile."""
         for attempt in range(5):
             try:
                 code, _ = await self.run_inside(KILLER, process.token, str(process.pid), user=process.user)
@@ -233,11 +262,11 @@ class DockerSandbox(SandboxPrimitives):
         if attempt:
             await self.api.update(self.container, {"PidsLimit": self.spec.resources.processes})
 
-    # What is known of it.
+    # Its state.
 
     async def runs(self) -> bool:
-        """Whether the container runs. In the I/O thread."""
-        if self._body.is_gone:
+        """True if the container runs. In the I/O thread."""
+        if self.is_gone:
             return False
         try:
             told = await self.api.inspect(self.container)
@@ -249,7 +278,7 @@ class DockerSandbox(SandboxPrimitives):
         return await self.io.arun(self.runs())
 
     async def outlived_a_kill(self) -> bool:
-        """Whether it still runs a moment after a program of it was killed: the end of a container kills them all."""
+        """True if it still runs a moment after one of its programs was killed: the end of a container kills all."""
         for pause in (0.05, 0.2):
             await asyncio.sleep(pause)
             if not await self.runs():
@@ -258,7 +287,7 @@ class DockerSandbox(SandboxPrimitives):
 
     async def counts_new_oom(self) -> bool:
         """True if the OOM killer has killed a process since the last call."""
-        before = self._body.oom_kills
+        before = self._oom_kills
         try:
             _, said = await self.run_inside(_READ_OOM, user="")
         except DockerError:
@@ -266,8 +295,8 @@ class DockerSandbox(SandboxPrimitives):
         for line in said.decode("ascii", "replace").splitlines():
             word, _, number = line.partition(" ")
             if word == "oom_kill" and number.strip().isdigit():
-                self._body.oom_kills = max(self._body.oom_kills, int(number))
-        return self._body.oom_kills > before
+                self._oom_kills = max(self._oom_kills, int(number))
+        return self._oom_kills > before
 
     async def usage(self) -> SandboxUsage:
         self._check()
@@ -276,7 +305,7 @@ class DockerSandbox(SandboxPrimitives):
     async def _usage(self) -> SandboxUsage:
         with mapped(op="usage", sandbox_id=self.id):
             stats = await self.api.stats(self.container)
-            if not self._body.is_paused:
+            if not self.is_paused:
                 await self.counts_new_oom()
         memory = stats.get("memory_stats") or {}
         cpu = ((stats.get("cpu_stats") or {}).get("cpu_usage") or {}).get("total_usage")
@@ -285,43 +314,43 @@ class DockerSandbox(SandboxPrimitives):
             memory_bytes=memory.get("usage"),
             peak_memory_bytes=memory.get("max_usage"),
             processes=(stats.get("pids_stats") or {}).get("current"),
-            oom_kills=self._body.oom_kills,
+            oom_kills=self._oom_kills,
         )
 
     async def info(self) -> SandboxInfo:
         self._check()
         if not await self.io.arun(self.runs()):
             raise gone(self.id, op="info")
-        standing = self._body.standing
+        standing = self.ownership
         return SandboxInfo(
-            self.id, NAME, standing.name or self.spec.name, "paused" if self._body.is_paused else "running",
-            self._body.created, standing.seconds_left, dict(self.spec.labels),
+            self.id, NAME, standing.name or self.spec.name, "paused" if self.is_paused else "running",
+            self.created, standing.seconds_left, dict(self.spec.labels),
         )  # fmt: skip
 
     # Life.
 
     def watch_deadline(self) -> None:
-        """End it in time, also if what runs inside has stopped the clock there. In the I/O thread."""
+        """End it at its deadline, also if programs inside have stopped the clock there. In the I/O thread."""
         if self._timer is not None:
             self._timer.cancel()
-        left = self._body.standing.seconds_left
+        left = self.ownership.seconds_left
         if left is not None:
             loop = self.io.loop
             self._timer = loop.call_later(max(0.0, left), lambda: self.io.spawn(self.end()))
 
     async def begin_life(self) -> None:
-        """Its time is counted from now, when all is ready, here and inside. In the I/O thread."""
+        """Start its lifetime, now that it is ready. In the I/O thread."""
         seconds = self.spec.lifetime.seconds
         if seconds is not None:
-            self._body.standing = replace(self._body.standing, deadline=time.time() + seconds)
-            if self._body.control is None or not await self._body.control.ask(f"live {seconds:.3f}", answer="lives"):
+            self.ownership = replace(self.ownership, deadline=time.time() + seconds)
+            if self.control is None or not await self.control.ask(f"live {seconds:.3f}", answer="lives"):
                 raise gone(self.id, op="create")
             self.watch_deadline()
 
     def has_ended(self) -> None:
-        """The container is gone: nothing of it runs any more. In the I/O thread."""
-        self._body.is_gone = True
-        for process in list(self._body.processes):
+        """The container has ended, with all its programs. In the I/O thread."""
+        self.is_gone = True
+        for process in list(self.processes):
             process.end_gone()
 
     async def end(self) -> None:
@@ -331,59 +360,60 @@ class DockerSandbox(SandboxPrimitives):
         await wait_for(self._ending)
 
     async def _remove(self) -> None:
-        if not self._body.is_stopped:
+        if not self.is_stopped:
             self.has_ended()
         if self._timer is not None:
             self._timer.cancel()
         with mapped(op="close", sandbox_id=self.id):
             await self.api.remove(self.container)
         await self.let_go()
-        if self._body.trash is not None:
-            await self.api.remove_image(self._body.trash)
+        if self._trash is not None:
+            await self.api.remove_image(self._trash)
         self._keeping.forget(self)
 
     async def let_go(self) -> None:
-        """Close the control. In the I/O thread."""
-        control, self._body.control = self._body.control, None
-        if control is not None and self._body.control_pid == os.getpid():
+        """Close the control, and let the agent end. In the I/O thread."""
+        await self._channels.let_go()
+        control, self.control = self.control, None
+        if control is not None and self.control_pid == os.getpid():
             await control.close()
 
     def release(self) -> Awaitable[None]:
-        if os.getpid() != self._owner_pid or self._body.is_stopped:
-            return asyncio.sleep(0)  # a forked child has nothing of its own in it
-        if self._body.standing.kept:
+        if os.getpid() != self._owner_pid or self.is_stopped:
+            return asyncio.sleep(0)  # it belongs to the parent of a forked child
+        if self.ownership.kept:
             self._keeping.forget(self)
-        work = self.let_go() if self._body.standing.kept else self.end()
+        work = self.let_go() if self.ownership.kept else self.end()
         # Now, not when awaited: the event loop may end before.
         future: concurrent.futures.Future[None] = self.io.submit(work)
         return asyncio.wrap_future(future)
 
     async def kill(self) -> None:
-        if not self._body.is_stopped:
+        if not self.is_stopped:
             await self.io.arun(self.end())
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
         self._check()
         check_name(name)
         if lifetime_seconds is not None:
-            Lifetime(seconds=lifetime_seconds)  # raises for what is no time
-        if not self._body.standing.kept:
+            Lifetime(seconds=lifetime_seconds)  # raises for an invalid time
+        if not self.ownership.kept:
             await self.io.arun(self.keep(name or self.spec.name, lifetime_seconds))
         return self.id
 
     async def keep(self, name: str | None, lifetime_seconds: float | None) -> None:
         """Detach it. In the I/O thread. Raises: SpecError if the name is taken."""
-        left = lifetime_seconds if lifetime_seconds is not None else self._body.standing.seconds_left
+        left = lifetime_seconds if lifetime_seconds is not None else self.ownership.seconds_left
         deadline = None if left is None else time.time() + left
         standing = Standing(self.id, kept=True, deadline=deadline, name=name)
         with mapped(op="detach", sandbox_id=self.id):
             await self._keeping.claim_name(name, self.id)
             told = "-" if left is None else f"{max(left, 0.001):.3f}"
-            control = self._body.control
+            control = self.control
             if control is None or not await control.ask(f"keep {told}", answer="kept"):
                 raise gone(self.id, op="detach")
             await self.api.rename(self.container, str(standing))
-        self._body.standing = standing
+        self.ownership = standing
         self.watch_deadline()
 
     # Powers.
@@ -399,53 +429,53 @@ class DockerSandbox(SandboxPrimitives):
         return AsyncSandbox.around(made, event="created")
 
     async def stop(self) -> None:
-        if self._body.is_stopped:
+        if self.is_stopped:
             return
         self._check()
         await self.io.arun(self._stop())
 
     async def _stop(self) -> None:
-        name = self._body.standing.name or self.spec.name
+        name = self.ownership.name or self.spec.name
         with mapped(op="stop", sandbox_id=self.id):
-            await self._keeping.keep_files(self.container, self.id, self.spec, name, self._body.created)
-        self._body.is_stopped = True
+            await self._keeping.keep_files(self.container, self.id, self.spec, name, self.created)
+        self.is_stopped = True
         self.has_ended()
         await self.end()
 
     async def pause(self) -> None:
         self._check()
-        with mapped(op="pause", sandbox_id=self.id):
-            await self.io.arun(self.api_pause(pause=True))
-        self._body.is_paused = True
+        await self._ask(lambda api: api.pause(self.container), op="pause")
+        self.is_paused = True
 
     async def resume(self) -> None:
         self._check()
-        with mapped(op="resume", sandbox_id=self.id):
-            await self.io.arun(self.api_pause(pause=False))
-        self._body.is_paused = False
+        await self._ask(lambda api: api.unpause(self.container), op="resume")
+        self.is_paused = False
 
     @property
     def standing(self) -> SandboxState:
-        return "stopped" if self._body.is_stopped else "paused" if self._body.is_paused else "running"
-
-    async def api_pause(self, *, pause: bool) -> None:
-        """In the I/O thread."""
-        await (self.api.pause(self.container) if pause else self.api.unpause(self.container))
+        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         self._check()
         resources = resized(self.spec.resources, limits, sandbox_id=self.id)
         if resources != self.spec.resources:
-            with mapped(op="resize", sandbox_id=self.id):
-                await self.io.arun(self._resize(resources))
+            update = make_limits(resources, self._links.settings)
+            await self._ask(lambda api: api.update(self.container, update), op="resize")
             self.spec = replace(self.spec, resources=resources)
 
-    async def _resize(self, resources: Resources) -> None:
-        await self.api.update(self.container, make_limits(resources, self._links.settings))
+    async def _ask(self, work: Callable[[EngineApi], Coroutine[Any, Any, None]], *, op: str) -> None:
+        """Ask the daemon something, from any event loop."""
+
+        async def ask() -> None:
+            await work(self.api)
+
+        with mapped(op=op, sandbox_id=self.id):
+            await self.io.arun(ask())
 
 
 def resized(resources: Resources, limits: LimitOptions, *, sandbox_id: str) -> Resources:
-    """The new limits. Raises: SpecError; CapabilityError for the disk, whose size is fixed when it is made."""
+    """The new limits. Raises: SpecError; CapabilityError for the disk, whose size is fixed when it is created."""
     if limits.get("disk_bytes") is not None:
         raise CapabilityError("Docker can't resize a disk", sandbox_id=sandbox_id, op="resize")
     try:

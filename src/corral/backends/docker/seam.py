@@ -55,7 +55,7 @@ def translate(error: DockerError, *, op: str, sandbox_id: str | None) -> CorralE
 
 
 def says_no_user(text: str) -> bool:
-    """Whether it is a user that was not found."""
+    """True if the text says that a user does not exist."""
     return _NO_USER.search(text) is not None
 
 
@@ -67,17 +67,17 @@ def is_gone(error: DockerError) -> bool:
 
 
 def gone(sandbox_id: str, *, op: str) -> SandboxGoneError:
-    """The end of a sandbox."""
+    """The error of a sandbox that has ended."""
     return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
 
 
 def unreachable(error: BaseException, *, op: str, host: str) -> BackendUnavailableError:
-    """No daemon."""
+    """The error for a daemon that can't be reached."""
     hint = (
         "start it (`systemctl start docker`, or `podman system service`), be in the group `docker`, "
         "or say where it is: CORRAL_DOCKER_HOST"
     )
-    # The client's own error says nothing; what it comes of does.
+    # The client's own error says nothing; its cause does.
     cause = (error.__cause__ or error.__context__ or error) if isinstance(error, DockerError) else error
     reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
     return BackendUnavailableError(f"no Docker daemon responds at {host}: {reason}", op=op, hint=hint)

@@ -1,4 +1,4 @@
-"""Where the daemon is, and what a container gets where a spec says nothing."""
+"""The daemon's address, and the defaults for containers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Isolation = Literal["runc", "gvisor"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the constructor was given, with the environment's word for the rest."""
+    """The settings of a backend: from its constructor, else from the environment."""
 
     host: str
     image: str = DEFAULT_IMAGE
@@ -27,17 +27,17 @@ class Settings:
     isolation: Isolation = "runc"
     pull: bool = True
     user: str | None = None
-    """Who programs run as; None is the image's own user."""
+    """The user that programs run as; None is the image's own."""
 
     def __post_init__(self) -> None:
         if self.isolation not in ("runc", "gvisor"):
             raise SpecError(f"isolation={self.isolation!r} is unknown", hint="use 'runc' or 'gvisor'")
 
     def find_memory(self, resources: Resources) -> int:
-        """A spec that leaves memory at the library's default leaves it to the backend, whose default is stricter.
+        """The memory limit of a container: a spec with the library's default gets the backend's, which is stricter.
 
-        A dataclass can't tell a default from the same value given by hand, so the value itself is the sign: who wants
-        exactly the library's default gives it to the backend.
+        A dataclass can't tell a default from the same value given by hand. To get exactly the library's default, pass
+        it to the backend.
         """
         return self.memory_bytes if resources.memory == Resources().memory else resources.memory
 

@@ -1,4 +1,4 @@
-"""Whether views can be had of a daemon, found out by making one; and the volume that they need."""
+"""Finds out whether a daemon supports views, by making one; and fills the volume that they need."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MAX_ANSWER_BYTES = 4096
 
 
 class Views:
-    """Of one daemon. In the I/O thread."""
+    """The views of one daemon. For use in the I/O thread."""
 
     def __init__(self, api: EngineApi, settings: Settings) -> None:
         self._api = api
@@ -51,7 +51,7 @@ class Views:
         self._lack: str | None = None
 
     async def find_lack(self) -> str | None:
-        """Why there are no views, None if there are. It takes a container, so what is certain is asked once."""
+        """Why views are unsupported, None if they are supported. Tried once, because it takes a container."""
         async with self._lock:
             if not self._is_certain:
                 try:
@@ -75,7 +75,7 @@ class Views:
         return await self._make_one(image)
 
     async def _ensure_image(self) -> str:
-        """An image of nothing: what is tried here must not wait for any other to be fetched."""
+        """An empty image, so that the trial does not have to fetch one."""
         name = f"{_REPO}:{find_version()}"
         if await self._api.inspect_image(name) is None:
             content = make_tar((make_entry(FOLDER.strip("/"), mode=0o755, size=None), b""))
@@ -85,7 +85,7 @@ class Views:
     # The volume.
 
     async def _ensure_volume(self, image: str, program: bytes) -> None:
-        """Fill it, once for all who use the daemon. A container's name, of which there is one, is the lock."""
+        """Fill it, once for all clients of the daemon. A container's name, which is unique, is the lock."""
         config: Json = {
             "Image": image, "Entrypoint": [ENTER], "Cmd": ["wait"],
             "HostConfig": {"NetworkMode": "none", "Mounts": [make_mount(writable=True)]},
@@ -97,7 +97,7 @@ class Views:
 
     @contextlib.asynccontextmanager
     async def _take_name(self, config: Json, name: str) -> AsyncIterator[str]:
-        """A container that never runs. One that a killed process left there is removed in time."""
+        """A container that never runs. One that a killed process left is removed after a minute."""
         loop = asyncio.get_running_loop()
         patience = loop.time() + _PATIENCE_SECONDS
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pwd
 import time
@@ -66,17 +65,9 @@ class HostSandbox(SandboxPrimitives):
         return await self._start(task_request(stdin=stdin), file_task(message))
 
     async def _start(self, request: SpawnRequest, task: Task | None = None) -> AgentProcess:
-        portal = get_portal()
-        process = AgentProcess(request, sandbox_id=self.id, portal=portal, inherit=False, task=task)
-        try:
-            await portal.finish(self._begin(process))
-        except asyncio.CancelledError:
-            process.end_tree("cancelled")  # whether it was started already, or only will be
-            raise
+        process = AgentProcess(request, sandbox_id=self.id, portal=get_portal(), inherit=False, task=task)
+        await process.launch(self._agents.channel, self._agents.explain)
         return process
-
-    async def _begin(self, process: AgentProcess) -> None:
-        await process.start(await self._agents.channel(), self._agents.explain)
 
     def _refuse(self, request: SpawnRequest) -> None:
         if request.user != USER:

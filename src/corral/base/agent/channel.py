@@ -1,4 +1,4 @@
-"""The channel: one agent inside, and all programs that it runs for us."""
+"""The channel to one agent inside, shared by all programs that it runs for us."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
+from corral.concurrency.waiting import wait_for
 from corral.errors import CorralError
 from corral.inside.bundle import bundle
 from corral.inside.frames import PIECE_BYTES, Parser, pack
@@ -18,13 +19,14 @@ AGENT_PARTS = (
 )  # fmt: skip
 
 _MAX_HEARD_BYTES = 256 * 1024
-"""An agent's frames are pieces of output and small messages. What is longer is forged, and costs us memory and time."""
+"""An agent's frames are pieces of output and small messages. A longer one is forged, and would cost memory and time."""
+_HEARD_KINDS = frozenset((b"H", b"s", b"f", b"o", b"e", b"O", b"E", b"k", b"w", b"c", b"x", b"z", b"P"))
 _BOOT_SECONDS = 45.0
 _END_SECONDS = 10.0
 _ASK_SECONDS = 2.0
 _ASK_TIMES = 10
-"""While calls wait and nothing is heard, the agent is asked so often whether it is there; then it is taken for stopped.
-A busy sandbox is slow to answer."""
+"""While calls wait and nothing is received, the agent is asked so often whether it is alive; then it is ended. A busy
+sandbox is slow to answer."""
 _WAKE_EVERY = 3
 _MOST_WAKES = 6
 _WAKE_SECONDS = 5.0
@@ -33,13 +35,13 @@ log = logging.getLogger("corral.agent")
 
 Take = Callable[[bytes], None]
 Explain = Callable[[str], Awaitable[CorralError]]
-"""Why a sandbox does not answer."""
+"""Gives the reason why a sandbox does not answer."""
 IsResting = Callable[[], Awaitable[bool]]
-"""Whether it does not answer because it can't: it is paused, or being copied."""
+"""Gives True if a sandbox can't answer because it is paused, or being copied."""
 
 
 def agent_text() -> bytes:
-    """The agent, as text for a Python that has no Corral."""
+    """The agent as text, for a Python without Corral."""
     return bundle(*AGENT_PARTS)
 
 
@@ -47,44 +49,44 @@ class Transport(Protocol):
     """A stream of bytes to an agent, from one event loop."""
 
     slow: bool
-    """Whether it is worth while to compress what goes over it."""
+    """True if compressing is worth while."""
 
     async def open(self, take: Take) -> None:
-        """Have a Python inside run `agent_text()`; from then on, `take` gets what the agent says."""
+        """Have a Python inside run `agent_text()`. From then on, `take` is called with what the agent sends."""
 
     async def send(self, data: bytes) -> None:
         """Send, in order."""
 
     async def wait(self) -> None:
-        """Until nothing more will come. Raises: CorralError, if the agent can't run here at all."""
+        """Wait until the connection ends. Raises: CorralError if the agent can't run here at all."""
 
     async def wake(self, agent: int) -> None:
-        """Let the agent go on, whose pid this is, if it was stopped."""
+        """Continue the agent, whose pid this is, if it was stopped."""
 
     async def end(self) -> None:
-        """End the agent and everything that it runs, without asking it. Idempotent."""
+        """End the agent and everything that it runs, without its help. Idempotent."""
 
     async def disconnect(self) -> None:
-        """Leave it to itself."""
+        """Close the connection, and leave the agent running."""
 
 
 class Listener(Protocol):
-    """A program, as the channel sees it. On the channel's own loop."""
+    """A program, as the channel sees it. Called on the channel's loop."""
 
     def hear(self, kind: bytes, data: bytes) -> None:
-        """A frame for it."""
+        """A frame for it has come."""
 
     def lose(self, error: CorralError) -> None:
-        """The channel is gone."""
+        """The channel is lost."""
 
 
 async def never() -> bool:
-    """For an agent that never rests."""
+    """False: for an agent that never rests."""
     return False
 
 
 class Channel:
-    """Everything here runs in one event loop, which must be that of the transport."""
+    """A connected agent. Everything here runs in one event loop, that of the transport."""
 
     def __init__(self, transport: Transport, explain: Explain, is_resting: IsResting = never) -> None:
         self._transport = transport
@@ -101,7 +103,7 @@ class Channel:
         self._loaded: set[bytes] = set()
         self._agent = 0
         self.packs = False
-        """Whether input and output are compressed."""
+        """True if input and output are compressed."""
         self.lost = False
 
     async def open(self) -> None:
@@ -121,32 +123,32 @@ class Channel:
     # Programs.
 
     def enter(self, listener: Listener) -> int:
-        """A number for a program, whose frames the listener will hear."""
+        """A number for a program, whose frames the listener gets."""
         self._numbers += 1
         self._listeners[self._numbers] = listener
         return self._numbers
 
     def listen(self, number: int, listener: Listener) -> None:
-        """Hear more of a program that was left."""
+        """Listen again to a program after `leave`."""
         self._listeners[number] = listener
 
     def leave(self, number: int) -> None:
-        """Hear no more."""
+        """Stop listening to a program."""
         self._listeners.pop(number, None)
 
     def say(self, kind: bytes, number: int, data: bytes = b"") -> None:
-        """Send a frame, in order, without waiting: who sends much has credit for it."""
+        """Send a frame, in order, without waiting: senders of much data are bounded by their credit."""
         if not self.lost:
             self._outbox.put_nowait(pack(kind, number, data))
 
     def load(self, text: bytes) -> None:
-        """Define functions in the agent, which it then runs as tasks. Nothing is sent if it was sent before."""
+        """Define functions in the agent, which it can then run as tasks. Each text is sent once."""
         if text not in self._loaded:
             self._loaded.add(text)
             self.say(b"L", 0, text)
 
     async def _send_all(self) -> None:
-        with contextlib.suppress(Exception):  # a broken connection is noticed by who reads
+        with contextlib.suppress(Exception):  # a broken connection is noticed by the reader
             while (data := await self._outbox.get()) is not None:
                 while not self._outbox.empty() and len(data) < PIECE_BYTES:
                     more = self._outbox.get_nowait()
@@ -157,11 +159,14 @@ class Channel:
                 for offset in range(0, len(data), PIECE_BYTES):
                     await self._transport.send(data[offset : offset + PIECE_BYTES])
 
-    # What comes.
+    # Received frames.
 
     def _take(self, data: bytes) -> None:
+        """Raises: ValueError for a frame that no agent of ours sends; then the channel is lost."""
         self._heard = True
         for kind, number, content in self._parser.feed(data):
+            if kind not in _HEARD_KINDS:
+                raise ValueError(f"a frame of the kind {kind!r}")
             if kind == b"H":
                 if not self._booted.done():
                     self._agent, self.packs = number, self._transport.slow and content == b"z"
@@ -170,7 +175,7 @@ class Channel:
                 try:
                     listener.hear(kind, content)
                 except Exception:
-                    # What comes from inside may be anything; one program's nonsense must not silence the others.
+                    # Anything may come from inside; one program's nonsense must not silence the others.
                     log.debug("malformed frame for program %d", number, exc_info=True)
 
     # Ends.
@@ -181,16 +186,16 @@ class Channel:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            # Not we: the transport's reader was cancelled, because the connection was given up.
+            # Not this task: the transport's reader was cancelled, because the connection was given up.
         except CorralError as error:
             if not self._booted.done():
                 self._booted.set_exception(error)
-        except Exception as error:  # noqa: BLE001 - whatever it was, nothing more comes
+        except Exception as error:  # noqa: BLE001 - nothing more comes, for any reason
             log.debug("the connection to the agent broke: %s", error)
         await self._lose()
 
     async def _watch_silence(self) -> None:
-        """A program may stop the agent, or take its terminal: no caller may wait for ever for that."""
+        """End an agent that does not answer: a program may stop it, or take its terminal."""
         asked, resting, wakes = 0, False, 0
         while not self.lost:
             self._heard = False
@@ -198,15 +203,15 @@ class Channel:
             if self._heard or not self._listeners:
                 asked, resting = 0, False
             elif (asked or resting) and await self._is_resting():
-                asked, resting = 0, True  # and is not asked again before that is over: the question would not be read
+                asked, resting = 0, True  # and is not asked again before that is over: it could not read the question
             elif asked < _ASK_TIMES:
                 asked += 1
                 self.say(b"P", 0)
                 if asked % _WAKE_EVERY == 2 and wakes < _MOST_WAKES:
-                    wakes += 1  # a program that stops it again and again does not keep us busy for ever
+                    wakes += 1  # bounded: a program may stop it again and again
                     self._keep(self._wake())
             else:
-                log.debug("the agent does not answer any more: it is ended")
+                log.debug("the agent does not answer: ending it")
                 await self._lose()
 
     async def _wake(self) -> None:
@@ -223,12 +228,12 @@ class Channel:
         error = await self._explain("exec")
         if not self._booted.done():
             self._booted.set_exception(error)
-        await self._end()  # first: who is told that a program was ended must find it ended
+        await self._end()  # first: listeners that are told of the end must find it ended
         for listener in listeners:
             listener.lose(error)
 
     def give_up(self) -> None:
-        """Begin to end everything that runs on it, without asking the agent."""
+        """Start to end everything that runs on it, without the agent's help."""
         self._keep(self._lose())
 
     async def _end(self) -> None:
@@ -237,7 +242,7 @@ class Channel:
                 await self._transport.end()
 
     async def let_go(self) -> None:
-        """Leave programs to themselves; the agent ends with the last of them."""
+        """Disconnect and leave programs running; the agent ends with the last of them."""
         if self.lost:
             return
         self.say(b"D", 0)
@@ -256,9 +261,46 @@ class Channel:
         return task
 
 
+class Channels:
+    """The channel to the agent of one sandbox: opened when it is first needed, and again after it was lost."""
+
+    def __init__(self, open_channel: Callable[[], Coroutine[Any, Any, Channel]]) -> None:
+        self._open = open_channel
+        # At most one: a forked process has another event loop, and needs a channel of its own.
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Channel]] = {}
+
+    async def here(self) -> Channel:
+        """The channel of the running event loop. Raises: what opening it raises."""
+        loop = asyncio.get_running_loop()
+        while True:
+            opening = self._opening.get(loop)
+            if opening is None or (opening.done() and _find_open(opening) is None):
+                opening = loop.create_task(self._open())
+                self._opening = {loop: opening}
+            channel = await wait_for(opening)
+            if not channel.lost:
+                return channel
+
+    async def let_go(self) -> None:
+        """Disconnect from the agent; see `Channel.let_go`. An agent that is just starting is ended."""
+        opening = self._opening.pop(asyncio.get_running_loop(), None)
+        if opening is None:
+            return
+        if not opening.done():
+            opening.cancel()
+        elif (channel := _find_open(opening)) is not None:
+            await channel.let_go()
+
+
+def _find_open(opening: asyncio.Task[Channel]) -> Channel | None:
+    if opening.cancelled() or opening.exception() is not None or opening.result().lost:
+        return None
+    return opening.result()
+
+
 def told(data: bytes) -> dict[str, Any]:
-    """A message from inside. Raises: ValueError."""
+    """Parse a message from inside. Raises: ValueError."""
     message = json.loads(data)
     if not isinstance(message, dict):
-        raise ValueError("not an object")  # noqa: TRY004 - what comes from inside is a value, not an argument
+        raise ValueError("not an object")  # noqa: TRY004 - a message from inside, not an argument
     return message

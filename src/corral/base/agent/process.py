@@ -1,4 +1,4 @@
-"""A running program: the channel's frames on one side, `AsyncProcess` on the other."""
+"""`AgentProcess`: a program that an agent runs, as `AsyncProcess`."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
 _START_SECONDS = 60.0
-"""So long a program may take to begin, in a sandbox that is short of everything."""
+"""How long a program may take to start, in a sandbox that is short of everything."""
 _ACK_BYTES = 64 * 1024
 _GRACE_SECONDS = 10.0
-"""If what runs inside does not keep a timeout or an end, the whole channel is ended so much later."""
+"""If the agent does not end a program in time, the whole channel is ended so much later."""
 _ASK_SECONDS = 10.0
 _REST_SECONDS = 10.0
 _MAX_SKIPPED_BYTES = 1 << 62
 _MOST_OWED_BYTES = WINDOW_BYTES + 2 * PIECE_BYTES + 4 * 1024 * 1024
-"""An agent sends no more than we have taken, but for what the pipes of a program that has ended still hold (a megabyte
-each), and for the end of output beyond its limit."""
+"""How much an agent may send before we acknowledge it: its window, what the pipes of an ended program still hold (a
+megabyte each), and the end of output beyond its limit."""
 _STREAMS: dict[bytes, StreamName] = {b"o": "stdout", b"e": "stderr"}
 _PACKED: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 _NOTES = ("counted inside by wait4: the program and the children that it waited for",)
@@ -49,17 +49,17 @@ _NOTES = ("counted inside by wait4: the program and the children that it waited 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A function of ours that the agent runs like a program: without `execve`, in a process of its own."""
+    """A function of ours that the agent runs like a program, in a forked process without `execve`."""
 
     text: bytes
-    """The Python text that defines it, as `inside.bundle` makes it. It is sent once."""
+    """The Python text that defines it, from `inside.bundle`. It is sent once."""
     name: str
     request: dict[str, Any]
-    """What it is called with. It gives the exit code."""
+    """Its argument. It returns the exit code."""
 
 
 class AgentProcess(AsyncProcess):
-    """A program that an agent runs. Frames come on the channel's loop, callers from anywhere."""
+    """A program that an agent runs. Frames come on the channel's loop; callers may be in any loop."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class AgentProcess(AsyncProcess):
         task: Task | None = None,
         was_out_of_memory: Callable[[], Awaitable[bool]] = never,
     ) -> None:
-        """`inherit`: the program gets the agent's environment besides its own. `task`: run this in its place."""
+        """`inherit`: the program gets the agent's environment, too. `task`: run this instead of a program."""
         super().__init__(request, sandbox_id=sandbox_id)
         self._channel: Channel | None = None
-        self._wish: dict[str, Any] = {
+        self._order: dict[str, Any] = {
             "argv": request.argv,
             "env": dict(request.env),
             "cwd": request.cwd,
@@ -91,7 +91,7 @@ class AgentProcess(AsyncProcess):
         }
         self._task = task
         if task is not None:
-            self._wish |= {"task": task.name, "request": task.request}
+            self._order |= {"task": task.name, "request": task.request}
         self._was_out_of_memory = was_out_of_memory
         self._began = time.monotonic()
         self._made_by = os.getpid()
@@ -112,6 +112,21 @@ class AgentProcess(AsyncProcess):
         self._asking: asyncio.Task[None] | None = None
         self._rest: asyncio.Event | None = None
 
+    async def launch(self, find_channel: Callable[[], Awaitable[Channel]], explain: Explain) -> None:
+        """Start it, from any event loop, on the channel that `find_channel` gives. Cancelling this call ends it.
+
+        Raises: as `start`, and what `find_channel` raises.
+        """
+
+        async def begin() -> None:
+            await self.start(await find_channel(), explain)
+
+        try:
+            await self._portal.finish(begin())
+        except asyncio.CancelledError:
+            self.end_tree("cancelled")  # whether it was started already, or only will be
+            raise
+
     # On the channel's loop.
 
     async def start(self, channel: Channel, explain: Explain) -> None:
@@ -119,14 +134,14 @@ class AgentProcess(AsyncProcess):
 
         Raises:
             WorkdirError, InvalidCommandError, ExecError: it could not be started.
-            CorralError: what `explain` gives, if the agent does not answer.
+            CorralError: the reason that `explain` gives, if the agent does not answer.
         """
         if self._begin(channel):
             try:
                 async with asyncio.timeout(_START_SECONDS):
                     await wait_for(self._started)
             except TimeoutError:
-                # What is asked may have been taken by a program that reads the agent's terminal.
+                # The request may have been taken by a program that reads the agent's terminal.
                 error = await explain("exec")
                 if isinstance(error, ExecError):
                     channel.give_up()
@@ -134,7 +149,7 @@ class AgentProcess(AsyncProcess):
                 raise error from None
 
     def _begin(self, channel: Channel) -> bool:
-        """Ask for the start; not if its end was asked for meanwhile."""
+        """Request the start. False if its end was requested meanwhile."""
         if self._reason is not None or self.ended:
             self.finish(Ending(128 + signals.SIGKILL, "cancelled", Usage(0.0), signal=int(signals.SIGKILL)))
             return False
@@ -143,7 +158,7 @@ class AgentProcess(AsyncProcess):
         self._number = channel.enter(self)
         if self._task is not None:
             channel.load(self._task.text)
-        self._say(b"S", json.dumps({**self._wish, "packs": channel.packs}).encode("utf-8", "surrogatepass"))
+        self._say(b"S", json.dumps({**self._order, "packs": channel.packs}).encode("utf-8", "surrogatepass"))
         if self._request.timeout is not None:
             self._watch(self._request.timeout + _GRACE_SECONDS)
         return True
@@ -187,7 +202,7 @@ class AgentProcess(AsyncProcess):
         if not self._started.done():
             self._started.set_exception(error)
         elif isinstance(error, ExecError) and self._started.exception() is None:
-            # A program has ended what watched over it, and was ended for that with all the others: that is a result.
+            # A program has killed the agent, and was ended for that with all the others: that is a result.
             usage = Usage(time.monotonic() - self._began, notes=("what watched over it inside was ended",))
             reason: EndReason = "signalled"
             if self._request.timeout is not None and usage.wall_seconds >= self._request.timeout:
@@ -200,10 +215,10 @@ class AgentProcess(AsyncProcess):
     def _take(self, stream: StreamName, data: bytes) -> None:
         with self._ack_lock:
             self._owed += len(data)
-            self._lagging = True  # first: a reader that catches up meanwhile must find something to resume
+            self._lagging = True  # before feeding: a reader that catches up meanwhile resumes only then
             forged = self._owed > _MOST_OWED_BYTES + self._request.output_limit_bytes
         if forged:
-            # Not of our agent, which sends no more: a program has written to the channel.
+            # Our agent would not send more: a program has written to the channel.
             if self._channel is not None:
                 self._channel.give_up()
             return
@@ -213,7 +228,7 @@ class AgentProcess(AsyncProcess):
             self._acknowledge()
 
     def _skip(self, message: dict[str, Any]) -> None:
-        """Count what was left out inside, because it would not be kept. The number is hostile input."""
+        """Count output that the agent left out, because it would not be kept. The number is hostile input."""
         stream, left = _STREAMS[str(message["stream"]).encode()], int(message["bytes"])
         if not 0 < left <= _MAX_SKIPPED_BYTES:
             raise ValueError("not a size")
@@ -246,7 +261,7 @@ class AgentProcess(AsyncProcess):
         )
         ending = Ending(code, reason, usage, signal=int(number) if number is not None else None)
         if reason == "signalled" and number == signals.SIGKILL:
-            # Not by us: the kernel may have had its reason, which only the service knows.
+            # Not by us: it may have been out of memory, which only the backend knows.
             self._asking = self._loop.create_task(self._find_reason(ending))
         else:
             self.finish(ending)
@@ -283,7 +298,7 @@ class AgentProcess(AsyncProcess):
         if seconds > 86400.0:
             self._watch(seconds - 86400.0)
         elif not self.ended and self._channel is not None:
-            # Nothing inside answers any more: the service ends what we can't.
+            # The agent does not answer: everything on its channel is ended without it.
             self._channel.give_up()
 
     def _refusal(self, code: str, text: str) -> CorralError:
@@ -305,7 +320,7 @@ class AgentProcess(AsyncProcess):
         if self._rest is not None:
             self._rest.set()
 
-    # From anywhere.
+    # For callers in any loop.
 
     def _here(self) -> None:
         if os.getpid() != self._made_by:
@@ -392,5 +407,5 @@ class AgentProcess(AsyncProcess):
             self._loop.call_soon_threadsafe(self._say, kind, data)
 
     def end_gone(self, text: str = "the sandbox ended while a program was running") -> None:
-        """The sandbox has ended."""
+        """Report that the sandbox has ended."""
         self.finish(SandboxGoneError(text, sandbox_id=self._sandbox_id, op="exec", hint="make a new one"))

@@ -1,4 +1,4 @@
-"""Files by shell: everything that `AsyncFiles` promises, for backends that can run `/bin/sh` inside and no more.
+"""`AsyncFiles` by shell scripts, for sandboxes that have `/bin/sh` but no Python.
 
 Nothing of ours is installed inside: fixed scripts for POSIX sh with coreutils or busybox are run as the code's user, so
 what that user may not do is refused by the kernel. Content goes through standard input and output only.

@@ -1,4 +1,4 @@
-"""From what a script said to the error that it means."""
+"""Translates the failure of a script to an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import os
 import re
 
-from corral.base.shellfiles.primitives import ScriptEnd
 from corral.errors import FILE_ERRORS_BY_ERRNO, SandboxFileError, SandboxFileInterruptedError, became_a_link
 
 _TEXTS = {
@@ -28,47 +27,44 @@ _TEXTS = {
     "filename too long": errno.ENAMETOOLONG,
     "invalid argument": errno.EINVAL,
 }
-"""What glibc and musl say, in LC_ALL=C."""
+"""The messages of glibc and musl, with LC_ALL=C."""
 
 _OURS = re.compile(rb"^corral:([A-Z]+)$", re.MULTILINE)
 _SAID = re.compile(r": ([A-Za-z][A-Za-z -]+)$")
-KILLED = 128 + 9
+_KILLED = 128 + 9
 
 
-def find_errno(end: ScriptEnd) -> int | None:
-    """The errno behind a failure; our own word counts more than a tool's text, the last line more than the first."""
-    if ours := _OURS.findall(end.stderr):
+def _find_errno(said: bytes) -> int | None:
+    """The errno behind a failure. Our own word counts more than a tool's text, the last line more than the first."""
+    if ours := _OURS.findall(said):
         return getattr(errno, ours[-1].decode(), None)
-    for line in reversed(end.stderr.decode("utf-8", "replace").splitlines()):
+    for line in reversed(said.decode("utf-8", "replace").splitlines()):
         found = _SAID.search(line.strip())
         if found and (number := _TEXTS.get(found[1].lower())) is not None:
             return number
     return None
 
 
-def has_word(end: ScriptEnd, word: str) -> bool:
-    """Whether a script said that word of ours."""
-    return word.encode() in _OURS.findall(end.stderr)
+def has_word(said: bytes, word: str) -> bool:
+    """True if a script's standard error has that word of ours."""
+    return word.encode() in _OURS.findall(said)
 
 
-def make_error(end: ScriptEnd, *, path: str, op: str, sandbox_id: str) -> SandboxFileError:
-    """The error that a failed script means."""
-    if has_word(end, "ELINK"):
+def make_error(exit_code: int, said: bytes, *, path: str, op: str, sandbox_id: str) -> SandboxFileError:
+    """The error that a failed script means, by its exit code and its standard error."""
+    if has_word(said, "ELINK"):
         return became_a_link(path, sandbox_id=sandbox_id, op=op)
-    number = find_errno(end)
+    number = _find_errno(said)
     shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
     if number is not None:
         kind = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
-        return kind(f"{shown}: {_describe(number)}", path=path, sandbox_id=sandbox_id, op=op)
-    if end.exit_code == KILLED:
+        return kind(f"{shown}: {os.strerror(number)}", path=path, sandbox_id=sandbox_id, op=op)
+    if exit_code == _KILLED:
         text = f"{shown}: a program in the sandbox interrupted the operation"
         return SandboxFileInterruptedError(
             text, path=path, sandbox_id=sandbox_id, op=op, hint="check its effect, then retry"
         )
-    said = end.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"exit code {end.exit_code}"]
-    hint = "the image needs a POSIX sh with coreutils, find and tar" if "not found" in said[0] else ""
-    return SandboxFileError(f"{shown}: {said[0][:200]}", path=path, sandbox_id=sandbox_id, op=op, hint=hint)
-
-
-def _describe(number: int) -> str:
-    return os.strerror(number)
+    *_, last = ("", *said.decode("utf-8", "replace").strip().splitlines())
+    hint = "the image needs a POSIX sh with coreutils, find and tar" if "not found" in last else ""
+    text = f"{shown}: {last[:200] or f'exit code {exit_code}'}"
+    return SandboxFileError(text, path=path, sandbox_id=sandbox_id, op=op, hint=hint)

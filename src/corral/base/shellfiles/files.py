@@ -1,20 +1,20 @@
-"""ShellFiles: the files of a sandbox, by scripts that are run inside."""
+"""`ShellFiles`: files by shell scripts that run inside. Matching and editing is done here, on the host."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 
+from corral.base.exchange import Known, measured
 from corral.base.filereports import told
 from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest, changed_meanwhile, replace_text
 from corral.base.shellfiles import scripts
 from corral.base.shellfiles import search as searching
 from corral.base.shellfiles.faults import has_word, make_error
 from corral.base.shellfiles.infos import parse_records, parse_stat
-from corral.base.shellfiles.primitives import Guard, ScriptEnd, Shell
-from corral.base.shellfiles.running import Known, Runner, measured
+from corral.base.shellfiles.running import Runner, Spawn
 from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
 from corral.errors import EditConflictError, SandboxFileError
@@ -24,28 +24,28 @@ from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import BrokenArchiveError
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike
-from corral.results import EditResult, FileInfo, GlobResult, GrepResult, ReplaceResult
+from corral.results import EditResult, ExecResult, FileInfo, GlobResult, GrepResult, ReplaceResult
 
 _EDIT_ATTEMPTS = 8
 
 
 class ShellFiles(AsyncFiles):
-    """Files by shell scripts that run inside. `guard` is asked before everything else."""
+    """Files by shell scripts that run inside as `user`. `guard` is called before everything else."""
 
-    def __init__(self, shell: Shell, *, workdir: str, sandbox_id: str, guard: Guard) -> None:
+    def __init__(self, spawn: Spawn, *, user: str, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
         super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=guard)
-        self._runner = Runner(shell, guard)
+        self._runner = Runner(spawn, user=user, guard=guard)
         self._turn = Turn()
 
     async def _run(self, script: str, *args: str, path: str, op: str) -> bytes:
-        """Run a small script to its end; what it printed."""
+        """Run a small script to its end; returns its output."""
         output, end = await self._runner.finish(_for(path, script), args)
         self._check(end, path=path, op=op)
         return output
 
-    def _check(self, end: ScriptEnd, *, path: str, op: str) -> None:
+    def _check(self, end: ExecResult, *, path: str, op: str) -> None:
         if end.exit_code != 0:
-            raise make_error(end, path=path, op=op, sandbox_id=self._sandbox_id)
+            raise make_error(end.exit_code, end.stderr_bytes, path=path, op=op, sandbox_id=self._sandbox_id)
 
     # Reading and writing.
 
@@ -54,7 +54,7 @@ class ShellFiles(AsyncFiles):
         head = b""
         async with self._runner.open(_for(target, scripts.READ), (target,)) as run:
             begun = False
-            async for received in run.stdout():
+            async for received in run.output:
                 piece = received
                 if not begun:  # the first line is the size
                     head += received
@@ -62,7 +62,7 @@ class ShellFiles(AsyncFiles):
                     begun = bool(newline)
                 for offset in range(0, len(piece), chunk_bytes):
                     yield piece[offset : offset + chunk_bytes]
-            self._check(await run.end(), path=target, op="read")
+            self._check(await run.process.wait(), path=target, op="read")
 
     async def _write(self, request: WriteRequest, data: bytes) -> None:
         await self._put(request.path, data, mode=request.mode, parents=request.parents, how=_how(request))
@@ -70,7 +70,7 @@ class ShellFiles(AsyncFiles):
     async def _put(
         self, target: str, data: bytes, *, mode: int | None = None, parents: bool = False, how: str, sha256: str = ""
     ) -> None:
-        """Content of a known size: one script does it all, and gives up by itself if its input is cut short."""
+        """Write content of a known size with one script, which gives up by itself if its input is cut short."""
         name = _new_name()
         args = (
             target, name, str(len(data)), "keep" if mode is None else f"{mode:o}", "yes" if parents else "no",
@@ -81,12 +81,12 @@ class ShellFiles(AsyncFiles):
         except asyncio.CancelledError:
             await self._drop(target, name)
             raise
-        if has_word(end, "ECHANGED"):
+        if has_word(end.stderr_bytes, "ECHANGED"):
             raise changed_meanwhile(target, sandbox_id=self._sandbox_id)
         self._check(end, path=target, op="edit" if how == "swap" else "write")
 
     async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
-        """Content of an unknown size: put aside first, and made the file only when all of it has come."""
+        """Write content of an unknown size: to a temporary file first, which is renamed when all content has come."""
         target, name, how = request.path, _new_name(), _how(request)
         mode_text = "keep" if request.mode is None else f"{request.mode:o}"
         parents = "yes" if request.parents else "no"
@@ -106,7 +106,7 @@ class ShellFiles(AsyncFiles):
         return counted.total
 
     async def _drop(self, target: str, name: str) -> None:
-        """A script that was ended in the middle can't clean up after itself."""
+        """Remove the temporary file of a script that was ended in the middle."""
         await asyncio.shield(asyncio.ensure_future(self._runner.forget(scripts.DROP, (target, name))))
 
     async def _edit(
@@ -142,24 +142,24 @@ class ShellFiles(AsyncFiles):
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         target = self.at(path)
         found: list[FileInfo] = []
-        async with self._runner.open(_for(target, scripts.LIST), (target,)) as run:
-            async for info in parse_records(run.stdout(), root=target):
+        async with self._runner.open(_for(target, scripts.WALK), (target, "1", "all", "readable")) as run:
+            async for info in parse_records(run.output, root=target):
                 found.append(info)  # noqa: PERF401 - a comprehension would hide that it streams
-            self._check(await run.end(), path=target, op="list")
+            self._check(await run.process.wait(), path=target, op="list")
         return sorted(found, key=lambda info: info.name)
 
     async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
         wanted, found, prefix = compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
-        args = (root, str(find_depth(pattern) or 0), "all" if hidden else "visible")
+        args = (root, str(find_depth(pattern) or 0), "all" if hidden else "visible", "")
         async with self._runner.open(_for(root, scripts.WALK), args) as run:
-            async for info in parse_records(run.stdout(), root=root):
+            async for info in parse_records(run.output, root=root):
                 if wanted.fullmatch(info.path[prefix:]):
                     if len(found) >= limit:
                         return GlobResult(_sorted(found), truncated=True)
                     found.append(info)
-            end = await run.end()
+            end = await run.process.wait()
             self._check(end, path=root, op="glob")
-        return GlobResult(_sorted(found), unreadable=searching.find_unreadable(end.stderr, root))
+        return GlobResult(_sorted(found), unreadable=searching.find_unreadable(end.stderr_bytes, root))
 
     async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
         root = search.root
@@ -169,13 +169,13 @@ class ShellFiles(AsyncFiles):
             _for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)
         ) as run:
             matches, truncated = await searching.grep(
-                run.stdout(), root, wanted, include=search.include, limit=limit, without=without
+                run.output, root, wanted, include=search.include, limit=limit, without=without
             )
             if truncated:
                 return GrepResult(matches, truncated=True)
-            end = await run.end()
+            end = await run.process.wait()
             self._check(end, path=root, op="grep")
-        return GrepResult(matches, unreadable=searching.find_unreadable(end.stderr, root))
+        return GrepResult(matches, unreadable=searching.find_unreadable(end.stderr_bytes, root))
 
     async def _replace(self, search: TextSearch, new: bytes) -> ReplaceResult:
         root = search.root
@@ -184,10 +184,10 @@ class ShellFiles(AsyncFiles):
         async with self._runner.open(
             _for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)
         ) as run:
-            places = await searching.find_files(run.stdout(), root, wanted, include=search.include)
-            end = await run.end()
+            places = await searching.find_files(run.output, root, wanted, include=search.include)
+            end = await run.process.wait()
             self._check(end, path=root, op="replace")
-        unreadable, counts = list(searching.find_unreadable(end.stderr, root)), dict[str, int]()
+        unreadable, counts = list(searching.find_unreadable(end.stderr_bytes, root)), dict[str, int]()
         for place in places:
             try:
                 content = await self.read(place)
@@ -228,9 +228,9 @@ class ShellFiles(AsyncFiles):
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
         async with self._runner.open(scripts.PACK, (target,)) as run:
-            async for piece in run.stdout():
+            async for piece in run.output:
                 yield piece
-            self._check(await run.end(), path=target, op="pack")
+            self._check(await run.process.wait(), path=target, op="pack")
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         target = self.at(path)
@@ -248,7 +248,7 @@ class ShellFiles(AsyncFiles):
 
 
 def _for(path: str, script: str) -> str:
-    """A script, and whether links on the way to its path are followed."""
+    """A script, preceded by whether it follows links in its path."""
     return (scripts.NO_LINKS if isinstance(path, FollowedPath) else scripts.LINKS) + script
 
 

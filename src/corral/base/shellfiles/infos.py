@@ -1,4 +1,4 @@
-"""What `stat` and `find` say, as `FileInfo`."""
+"""Parses the output of `stat` and `find` to `FileInfo`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_RECORD_BYTES = 64 * 1024
 
 
 def parse_stat(path: str, said: bytes) -> FileInfo:
-    """One file: a line of numbers, and of a link its target after it. Raises: SandboxFileError."""
+    """One file: a line of numbers, followed by the target if it is a link. Raises: SandboxFileError."""
     line, _, target = said.partition(b"\n")
     return _make(path, line, target[:-1] if target.endswith(b"\n") else target)
 
@@ -28,7 +28,7 @@ def parse_stat(path: str, said: bytes) -> FileInfo:
 def _make(path: str, about: bytes, target: bytes) -> FileInfo:
     words = about.decode("ascii", "replace").split()
     try:
-        if len(words) == 8:  # as GNU find says it
+        if len(words) == 8:  # from GNU find
             kind = _LETTERS.get(words[0], "other")
             mode, numbers = int(words[1], 8), words[2:]
         else:
@@ -43,7 +43,7 @@ def _make(path: str, about: bytes, target: bytes) -> FileInfo:
 
 
 async def parse_records(stream: AsyncIterator[bytes], *, root: str) -> AsyncIterator[FileInfo]:
-    """Records of three: numbers, path, target. Raises: SandboxFileError for what is none."""
+    """Records of three fields: numbers, path, target. Raises: SandboxFileError for a malformed record."""
     prefix = "/" if root == "/" else f"{root}/./"
     fields: list[bytes] = []
     rest = b""

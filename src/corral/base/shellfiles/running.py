@@ -1,92 +1,65 @@
-"""Running scripts: to their end, as a stream, and never longer than whoever asked is there."""
+"""Runs the scripts of one sandbox."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
-from corral.base.shellfiles.primitives import Guard, ScriptEnd, ScriptRun, Shell
+from corral.base.exchange import Exchange, exchanging
+from corral.base.process import AsyncProcess
 from corral.errors import CorralError, SandboxFileError
+from corral.protocol import SpawnRequest
+from corral.results import ExecResult
 
-SPOOL_BYTES = 1024 * 1024
-"""A stream that ends within so much is handled as content of a known size."""
 _MAX_ANSWER_BYTES = 1024 * 1024
+_STDERR_LIMIT_BYTES = 1024 * 1024
+
+Spawn = Callable[[SpawnRequest], Awaitable[AsyncProcess]]
+"""Starts a program inside; see `corral.protocol.SandboxPrimitives.spawn`."""
 
 
 class Runner:
-    """Runs the scripts of one sandbox."""
+    """Runs `/bin/sh -c script sh *args` as `user`, in the root folder, with LC_ALL=C.
 
-    def __init__(self, shell: Shell, guard: Guard) -> None:
-        self._shell = shell
+    Arguments are paths, numbers and words, never content: that goes in by `stdin`, and by nothing else. `guard` raises
+    what an operation on a sandbox that is closed or has ended must raise.
+    """
+
+    def __init__(self, spawn: Spawn, *, user: str, guard: Callable[[], None]) -> None:
+        self._spawn = spawn
+        self._user = user
         self._guard = guard
 
     @contextlib.asynccontextmanager
     async def open(
         self, script: str, args: Sequence[str], *, stdin: AsyncIterable[bytes] | None = None
-    ) -> AsyncIterator[ScriptRun]:
-        """A script, for as long as the block lasts."""
+    ) -> AsyncIterator[Exchange]:
+        """A running script, which has ended when the block has."""
         self._guard()
-        run = await self._shell.run(script, args, stdin=stdin)
-        try:
+        request = SpawnRequest(
+            argv=("/bin/sh", "-c", script, "sh", *args), env={"LC_ALL": "C"}, cwd="/", user=self._user, timeout=None,
+            stdin=stdin is not None, output_limit_bytes=_STDERR_LIMIT_BYTES, listened=True,
+        )  # fmt: skip
+        async with exchanging(self._spawn(request), stdin) as run:
             yield run
-        finally:
-            await asyncio.shield(asyncio.ensure_future(run.stop()))
 
     async def finish(
-        self,
-        script: str,
-        args: Sequence[str],
-        *,
-        stdin: AsyncIterable[bytes] | None = None,
-    ) -> tuple[bytes, ScriptEnd]:
-        """Run one to its end; what it printed.
+        self, script: str, args: Sequence[str], *, stdin: AsyncIterable[bytes] | None = None
+    ) -> tuple[bytes, ExecResult]:
+        """Run a script to its end: what it printed, and how it ended.
 
         Raises:
             SandboxFileError: it printed far too much.
         """
-        self._guard()
-        run = await self._shell.run(script, args, stdin=stdin)
-        try:
+        async with self.open(script, args, stdin=stdin) as run:
             output = bytearray()
-            async for piece in run.stdout():
+            async for piece in run.output:
                 output += piece
                 if len(output) > _MAX_ANSWER_BYTES:
                     raise SandboxFileError("the sandbox's reply is too large", op="files")
-            return bytes(output), await run.end()
-        finally:
-            await asyncio.shield(asyncio.ensure_future(run.stop()))
+            return bytes(output), await run.process.wait()
 
     async def forget(self, script: str, args: Sequence[str]) -> None:
-        """Run one whose failure changes nothing any more."""
+        """Run a script whose failure changes nothing any more."""
         with contextlib.suppress(CorralError):
             await self.finish(script, args)
-
-
-class Known:
-    """Content as a stream."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for offset in range(0, len(self.data), SPOOL_BYTES):
-            yield self.data[offset : offset + SPOOL_BYTES]
-
-
-class measured:  # noqa: N801 - reads like the function it stands for
-    """A stream that counts, and keeps the error that it ended with for whoever gave it."""
-
-    def __init__(self, stream: AsyncIterable[bytes]) -> None:
-        self._stream = stream
-        self.total = 0
-        self.error: Exception | None = None
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for piece in self._stream:
-                self.total += len(piece)
-                yield piece
-        except Exception as error:
-            self.error = error
-            raise

@@ -1,12 +1,12 @@
 """The fixed scripts that run inside: POSIX sh with coreutils or busybox.
 
-Paths come as arguments, always absolute, so none begins with a dash. What is told is separated by NULs, since a name
-may hold anything else. A refusal of ours is one word on standard error, `corral:` and the name of an errno; the tools'
-own refusals are recognised by their text (`faults.py`).
+Paths are arguments, always absolute, so they never begin with a dash. Output is separated by NULs, since a name may
+hold any other byte. A refusal of ours is one word on standard error, `corral:` and the name of an errno; the tools' own
+refusals are recognised by their text (`faults.py`).
 
-A path that rules were asked about must not lead elsewhere by a link that was put in it since. A shell can't open
-without following links, but it can look afterwards: what is open, and the folder that a process is in, do not change
-any more, and the kernel says in /proc where they are.
+A path that was checked against rules must not lead elsewhere by a link that was put in it since. A shell can't open
+without following links, but it can look afterwards: an open file and the working folder of a process do not change any
+more, and the kernel tells in /proc where they are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FAIL = 'fail() { echo "corral:$1" >&2; exit 90; }\n'
 
 NO_LINKS = "nolinks=yes\n"
 LINKS = "nolinks=\n"
-"""Put before a script: whether its path holds no link, and must hold none."""
+"""Precede a script: with `NO_LINKS`, no part of its path may be a link."""
 
 _ENTER = """
 is_at() { [ "$(readlink "/proc/self/$1"; echo x)" = "$2
@@ -39,9 +39,9 @@ enter() {
   is_at cwd "${here:-/}" || fail ELINK
 }
 """
-"""`enter` goes into a folder of which no part is a link; with `yes`, what is missing of it is made.
+"""`enter` changes to a folder, no part of whose path may be a link; with `yes`, missing folders are created.
 
-`is_at` asks another program, since shells remember where they are by name.
+`is_at` asks another program, since shells remember their working folder by name.
 """
 
 _REGULAR = """
@@ -54,7 +54,7 @@ regular() {
   fi
 }
 """
-"""Refuses what is not a regular file; what `stat` says of a missing one is told as it is."""
+"""Refuses what is not a regular file; for a missing one, the message of `stat` is passed on."""
 
 STAT = (
     _FAIL
@@ -70,18 +70,7 @@ stat $2 -c '%f %s %Y %u %g %d:%i %h' "$1" || exit 91
 if [ -z "$2" ] && [ -L "$1" ]; then readlink "$1"; fi
 """
 )
-"""path, `-L` or nothing. One line; of a link, its target after it."""
-
-LIST = (
-    _FAIL
-    + _ENTER
-    + """
-[ -z "$nolinks" ] || enter "$1" no
-[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
-[ -r "$1" ] && [ -x "$1" ] || fail EACCES
-case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
-"""
-)
+"""path, `-L` or nothing. Prints one line, followed by the target if it is a link."""
 
 _TELL = r"""
 if find / -maxdepth 0 -printf '' 2>/dev/null; then
@@ -97,15 +86,13 @@ fi
 exit 0
 """
 
-LIST += "depth='-maxdepth 1'; prune=\n" + _TELL
-"""path. Records of three: what `stat` knows, the path, a link's target."""
-
 WALK = (
     _FAIL
     + _ENTER
     + """
-[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
 [ -z "$nolinks" ] || enter "$1" no
+[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
+[ -z "$4" ] || { [ -r "$1" ] && [ -x "$1" ]; } || fail EACCES
 case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
 depth=; [ "$2" = 0 ] || depth="-maxdepth $2"
 prune=; set -f
@@ -113,7 +100,10 @@ prune=; set -f
 """
     + _TELL
 )
-"""path, how deep (0: without end), `all` or `visible`. Records as of `LIST`."""
+"""path, how deep (0: without end), `all` or `visible`, `readable` if the folder must be.
+
+Records of three: what `stat` knows, the path, a link's target.
+"""
 
 READ = (
     _FAIL
@@ -132,7 +122,7 @@ echo "$size"
 [ "$size" = 0 ] || exec head -c "$size" <&3
 """
 )
-"""path. The size in a line, then as many bytes: no more if it grows."""
+"""path. Prints the size in a line, then as many bytes: no more if the file grows."""
 
 WRITE = (
     _FAIL
@@ -219,7 +209,7 @@ where=$1
 [ -L "$where" ] && { where=$(readlink -f "$where"; echo x); where=${where%?x}; }
 rm -f "${where%/*}/$2" "${where%/*}/$2.2"
 """
-"""path, temporary name: of a write that was not finished."""
+"""path, temporary name: removes the temporary file of an unfinished write."""
 
 MOVE = (
     _FAIL
@@ -313,7 +303,7 @@ fi
 exit 0
 """
 )
-"""path. A tar; what can't be read is left out."""
+"""path. Prints a tar, without what can't be read."""
 
 UNPACK = (
     _FAIL
@@ -325,7 +315,7 @@ cd "$1" || exit 91
 exec tar -xopf -
 """
 )
-"""path. A tar that was checked on our side comes in."""
+"""path. Reads a tar that was checked on the host."""
 
 SEARCH = (
     _FAIL
@@ -357,11 +347,11 @@ find "$root" $hide -type f ! -size +"$large" -exec tar $links -cf - {} + -exec s
 exit 0
 """
 )
-"""path, `all` or `visible`, how many blocks of 512 bytes are too large. The files below, as tar after tar.
+"""path, `all` or `visible`, how many blocks of 512 bytes are too large. Prints the files below, as tar after tar.
 
 Without links, names are relative: `./` and the path below a folder, `././` and the name of a file that is searched
 alone.
 
-Where no link may be followed, GNU tar goes through the tree by itself: it follows none, also none that is put there
-meanwhile. Others have to name each file to it, and between the two a folder may become a link.
+Where no link may be followed, GNU tar walks the tree by itself: it follows no link, not even one that appears
+meanwhile. Other tars get the names from find, and in between a folder may become a link.
 """

@@ -1,4 +1,4 @@
-"""Searching what a script sends of a tree: its files as tars, one after the other, read piece by piece."""
+"""Searches the files of a tree, which `scripts.SEARCH` sends as one tar after the other."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from corral.inside.tars.reading import BrokenArchiveError
 from corral.results import GrepMatch
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""A larger file is not searched, and named among the unreadable."""
+"""A larger file is not searched, but reported as unreadable."""
 _MAX_UNREADABLE = 1000
 _COMPLAINT = re.compile(r"find: (?:[‘'](.*)[’']|(.*)): ([^:]*)")
-"""What find says of a path: GNU's in quotes, busybox's without."""
+"""A complaint of find about a path: GNU's with quotes, busybox's without."""
 
 
 def arguments(root: str, *, hidden: bool) -> tuple[str, str, str]:
-    """For `scripts.SEARCH`."""
+    """The arguments of `scripts.SEARCH`."""
     return root, "all" if hidden else "visible", str(MAX_FILE_BYTES // 512)
 
 
@@ -35,7 +35,7 @@ async def grep(
     limit: int,
     without: frozenset[str] = frozenset(),
 ) -> tuple[tuple[GrepMatch, ...], bool]:
-    """The lines that match, by path and number, and whether there are more."""
+    """The lines that match, sorted by path and number, and True if there are more."""
     found: list[GrepMatch] = []
     async for path, content in _read_texts(stream, root, include):
         if path in without:
@@ -50,7 +50,7 @@ async def grep(
 async def find_files(
     stream: AsyncIterator[bytes], root: str, wanted: re.Pattern[bytes], *, include: str | None
 ) -> list[str]:
-    """The files in which there is a match."""
+    """The files that have a match."""
     return sorted([path async for path, content in _read_texts(stream, root, include) if wanted.search(content)])
 
 
@@ -81,7 +81,7 @@ def _sorted(matches: list[GrepMatch]) -> tuple[GrepMatch, ...]:
 
 
 def find_unreadable(said: bytes, root: str) -> tuple[str, ...]:
-    """What could not be looked into, from the tools' own complaints."""
+    """The files that could not be searched, from the tools' complaints."""
     found: dict[str, None] = {}
     for line in said.decode("utf-8", "replace").splitlines():
         if line.startswith("corral-large:"):
@@ -99,7 +99,7 @@ def find_unreadable(said: bytes, root: str) -> tuple[str, ...]:
 
 
 def _locate(name: str, root: str) -> str:
-    """A path from a name as `scripts.SEARCH` and `scripts.WALK` give it."""
+    """The path of a name that `scripts.SEARCH` or `scripts.WALK` printed."""
     if name.startswith("././"):
         return root
     if name.startswith("./"):

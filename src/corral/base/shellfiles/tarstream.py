@@ -1,4 +1,4 @@
-"""Tar streams, read and written piece by piece, in whatever event loop asks. What comes from inside is hostile."""
+"""Reads and writes tar streams piece by piece. Streams from inside are hostile."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ZEROS = bytes(PIECE_BYTES)
 
 
 class Bytes:
-    """A stream of which so many bytes can be asked for."""
+    """A stream that is read by numbers of bytes."""
 
     def __init__(self, stream: AsyncIterable[bytes]) -> None:
         self._stream = aiter(stream)
         self._rest = memoryview(b"")
 
     async def read_some(self, limit: int) -> bytes:
-        """At most so many, nothing at the end."""
+        """At most so many bytes; empty at the end."""
         while not self._rest:
             try:
                 self._rest = memoryview(await anext(self._stream))
@@ -34,7 +34,7 @@ class Bytes:
         return piece
 
     async def read(self, size: int) -> bytes:
-        """Exactly so many; fewer only at the end."""
+        """Exactly so many bytes; fewer only at the end."""
         pieces, missing = [], size
         while missing and (piece := await self.read_some(missing)):
             pieces.append(piece)
@@ -43,7 +43,7 @@ class Bytes:
 
 
 class StreamedMember:
-    """One file of a tar, whose content is still to come."""
+    """One file of a tar, whose content was not read yet."""
 
     def __init__(self, about: Member, source: Bytes) -> None:
         self.about = about
@@ -51,7 +51,7 @@ class StreamedMember:
         self._stored = self._stored_pieces()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The content, holes as zeros. Raises: BrokenArchiveError when it was cut short."""
+        """The content, with holes as zeros. Raises: BrokenArchiveError if it is cut short."""
         position = 0
         async for offset, piece in self._stored:
             while position < offset:
@@ -64,11 +64,11 @@ class StreamedMember:
             position += len(zeros)
 
     async def read(self) -> bytes:
-        """All of it. Raises: as `pieces`."""
+        """The whole content. Raises: as `pieces`."""
         return b"".join([piece async for piece in self.pieces()])
 
     async def finish(self) -> None:
-        """Go to the next one's beginning."""
+        """Skip to the start of the next member."""
         async for _ in self._stored:
             pass
 
@@ -86,10 +86,10 @@ class StreamedMember:
 
 
 async def read_members(stream: AsyncIterable[bytes], *, several: bool = False) -> AsyncIterator[StreamedMember]:
-    """The members of a tar, each to be read before the next is asked for. `several`: tars one after the other.
+    """The members of a tar; each must be read before the next. `several`: the stream is one tar after the other.
 
     Raises:
-        BrokenArchiveError: not a tar, or cut short.
+        BrokenArchiveError: not a tar, or truncated.
     """
     source = Bytes(stream)
     while True:
@@ -108,7 +108,7 @@ async def read_members(stream: AsyncIterable[bytes], *, several: bool = False) -
 
 
 async def decompress(stream: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """What a stream holds, plain or compressed. Raises: BrokenArchiveError when it is broken."""
+    """The content of a stream that may be compressed. Raises: BrokenArchiveError if it is malformed."""
     inflater = Inflater()
     async for data in stream:
         for piece in inflater.feed(data):
@@ -116,15 +116,15 @@ async def decompress(stream: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     yield inflater.finish()
 
 
-# What is laid down inside.
+# Archives that are unpacked inside.
 
 
 class Checked:
-    """A tar stream with plain members only, all below one folder; counts them.
+    """A tar stream that was reduced to plain members below one folder; counts them.
 
     Raises, while it is read:
-        BrokenArchiveError: broken.
-        SandboxFileError: a member that leads out of the folder.
+        BrokenArchiveError: malformed archive.
+        SandboxFileError: a member leads out of the folder.
     """
 
     def __init__(self, stream: AsyncIterable[bytes], *, path: str) -> None:
@@ -137,7 +137,7 @@ class Checked:
         async for member in read_members(decompress(self._stream)):
             about = member.about
             if about.kind == "other":
-                continue  # a FIFO or device means nothing elsewhere
+                continue  # a FIFO or device has no meaning elsewhere
             name = self._check(about.name, last_may_be_link=True)
             plain = tarfile.TarInfo(name or ".")
             plain.type, plain.mode = _TYPES[about.kind], about.mode
@@ -157,7 +157,7 @@ class Checked:
         yield bytes(2 * BLOCK)
 
     def _check(self, name: str, *, last_may_be_link: bool) -> str:
-        """The name without what means nothing in it."""
+        """The name without empty parts and dots. Raises: SandboxFileError if it leads out."""
         parts = [part for part in name.split("/") if part not in ("", ".")]
         on_the_way = itertools.accumulate(parts[: len(parts) - last_may_be_link], "{}/{}".format)
         if ".." in parts or (self._links and any(each in self._links for each in on_the_way)):
