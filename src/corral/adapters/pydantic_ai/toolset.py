@@ -1,7 +1,7 @@
 """The console tools for an agent: ls, read_file, write_file, edit_file or hashline_edit, glob, grep and execute.
 
-What a model can mend comes back to it as `ModelRetry`, until its attempts are used up, and then as a failed call; what
-it may not do is a failed call. A sandbox that is gone is raised, and ends the run: it must not look like output.
+Errors that a model can correct are `ModelRetry`, and a failed call when its attempts are used up; a denied operation is
+a failed call. `SandboxGoneError` is raised and ends the run: it must not look like output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic_ai.exceptions import ToolFailed
 
 from corral.adapters.pydantic_ai import texts
 from corral.adapters.pydantic_ai.gate import RunGate, RunRules
-from corral.adapters.pydantic_ai.results import MAX_OUTPUT_CHARS, EditResult, is_truncated
+from corral.adapters.pydantic_ai.results import MAX_OUTPUT_CHARS, EditResult, describe_window_error, is_truncated
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset, as_permissions
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.source import AnySource, check_source, open_for_run
@@ -47,13 +47,13 @@ EXECUTE_SECONDS = 120
 class CorralToolset(FunctionToolset[D]):
     """The tools as a toolset: `Agent(…, toolsets=[CorralToolset(sandbox)])`.
 
-    A `corral.Environment` may stand in the sandbox's place: it is opened for each call, with the run's deps and
-    conversation as its context. Without either it is `deps.backend`, or the run's own workspace if that is a
-    `CorralWorkspace`. `include_background` adds tools for commands in the background.
+    Instead of a sandbox, it may be a `corral.Environment`: it is opened for each call, with the run's deps and
+    conversation as its context. The default is `deps.backend`, or the run's workspace if that is a `CorralWorkspace`.
+    `include_background` adds tools for commands in the background.
 
-    `permissions` are rules for every path and command, `ask_callback` is asked where they say so (without it, an
-    approval of Pydantic AI's is required). With `hide_denied`, commands don't see what may not be read: the kernel
-    hides it from them, on backends with views. `edit_format="hashline"` edits by line and hash instead of by text.
+    `permissions` are rules for every path and command. `ask_callback` is called where they say "ask" (without it, an
+    approval of Pydantic AI is required). With `hide_denied`, the kernel hides files that may not be read from commands,
+    on backends with views. `edit_format="hashline"` edits by line and hash instead of by text.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class CorralToolset(FunctionToolset[D]):
         self._hash_length = hash_length
         self._hashline = edit_format == "hashline"
         own = descriptions or {}
-        write, execute = (
-            flag and rules is None for flag in (require_write_approval, require_execute_approval)
-        )  # rules say themselves when to ask
+        # With rules, the rules say when to ask.
+        write, execute = (flag and rules is None for flag in (require_write_approval, require_execute_approval))
 
         def add(operation: Operation, tool: Callable[..., Any], *, approval: bool = False) -> None:
             name = tool.__name__
             if could_allow(operation):
-                text = own.get(name, texts.DESCRIPTIONS["read_file:hashline" if self._tags(name) else name])
+                key = "read_file:hashline" if self._hashline and name == "read_file" else name
+                text = own.get(name, texts.DESCRIPTIONS[key])
                 self.add_function(tool, takes_ctx=True, description=text, requires_approval=approval or None)
 
         add("ls", self.ls)
@@ -121,15 +121,9 @@ class CorralToolset(FunctionToolset[D]):
                 tool.requires_approval = execute and name in ("execute_background", "write_background")
                 self.add_tool(tool)
 
-    def _tags(self, name: str) -> bool:
-        return self._hashline and name == "read_file"
-
     @contextlib.asynccontextmanager
     async def open_sandbox(self, ctx: RunContext[D]) -> AsyncIterator[AsyncCorralSandbox]:
-        """The sandbox of a call, under the rules, for as long as the block lasts. Raises: UserError without one.
-
-        A rule that can't be applied is a failed call.
-        """
+        """The sandbox of a call, under the rules. Raises: UserError without one; ToolFailed for a `PolicyError`."""
         async with open_for_run(ctx, self._source) as sandbox:
             try:
                 yield sandbox.raising(RunGate(self._rules, ctx, workdir=sandbox.work_dir))
@@ -165,7 +159,7 @@ class CorralToolset(FunctionToolset[D]):
                 return await self._read_tagged(ctx, sandbox, path, offset, limit)
             text = await sandbox.read(path, offset, limit)
             if text.startswith("Error: "):
-                _let_mend(ctx, text)
+                _retry(ctx, text)
             return make_harmless(text)
 
     async def write_file(self, ctx: RunContext[D], path: str, content: str) -> str:
@@ -178,7 +172,7 @@ class CorralToolset(FunctionToolset[D]):
         async with self.open_sandbox(ctx) as sandbox:
             result = await sandbox.write(path, content)
             if result.error is not None:
-                _let_mend(ctx, f"Error: {result.error}")
+                _retry(ctx, f"Error: {result.error}")
             return texts.render_written(path, content)
 
     async def edit_file(
@@ -270,7 +264,7 @@ class CorralToolset(FunctionToolset[D]):
             hidden = self._ignore_hidden if ignore_hidden is None else ignore_hidden
             matches = await sandbox.grep_raw(pattern, path, glob_pattern, hidden)
             if isinstance(matches, str):
-                _let_mend(ctx, matches)
+                _retry(ctx, matches)
             return texts.render_matches(pattern, matches, mode=output_mode, truncated=is_truncated(matches))
 
     async def execute(self, ctx: RunContext[D], command: str, timeout: float | None = EXECUTE_SECONDS) -> str:
@@ -283,10 +277,8 @@ class CorralToolset(FunctionToolset[D]):
         async with self.open_sandbox(ctx) as sandbox:
             response = await sandbox.execute(command, timeout)
             if response.error is not None:
-                _let_mend(ctx, response.output)
+                _retry(ctx, response.output)
             return texts.render_execution(response)
-
-    # Underneath.
 
     async def _call_background(self, name: str, ctx: RunContext[D], **arguments: Any) -> str:
         async with self.open_sandbox(ctx) as sandbox:
@@ -297,14 +289,12 @@ class CorralToolset(FunctionToolset[D]):
                 max_chars=MAX_OUTPUT_CHARS,
                 prepare=lambda box: BackgroundCommands(box, {}, sandbox.work_dir, gate),
             )
-            told = await tools[name].call(arguments)
-            if not told.ok:
-                _let_mend(ctx, told)
-            return str(told)
+            result = await tools[name].call(arguments)
+            if not result.ok:
+                _retry(ctx, result)
+            return str(result)
 
-    async def _read_image(
-        self, ctx: RunContext[D], sandbox: AsyncCorralSandbox, path: str, kind: str
-    ) -> BinaryContent:  # fmt: skip
+    async def _read_image(self, ctx: RunContext[D], sandbox: AsyncCorralSandbox, path: str, kind: str) -> BinaryContent:
         try:
             data = await sandbox.read_image(path, max_bytes=self._max_image_bytes)
         except SandboxFileTooLargeError:
@@ -313,7 +303,7 @@ class CorralToolset(FunctionToolset[D]):
         except SandboxFileError:
             data = b""
         if not data:
-            _let_mend(ctx, f"Error: Image file '{quote(path)}' not found or empty")
+            _retry(ctx, f"Error: Image file '{quote(path)}' not found or empty")
         return BinaryContent(data=data, media_type=kind)
 
     async def _read_tagged(
@@ -322,18 +312,16 @@ class CorralToolset(FunctionToolset[D]):
         try:
             window = await sandbox.read_window(path, offset=offset, limit=limit)
         except SandboxFileNotFoundError:
-            _let_mend(ctx, f"Error: File '{quote(path)}' not found")
+            _retry(ctx, f"Error: File '{quote(path)}' not found")
         except SandboxFileError as error:
-            _let_mend(ctx, f"Error: {quote(str(error))}")
-        if window.binary:
-            _let_mend(ctx, f"Error: File '{quote(path)}' is not a text")
-        if not window.lines and offset > 0:
-            _let_mend(ctx, f"Error: Offset {offset} exceeds file length ({window.total} lines)")
+            _retry(ctx, f"Error: {quote(str(error))}")
+        if (problem := describe_window_error(window, quote(path), offset)) is not None:
+            _retry(ctx, f"Error: {problem}")
         return texts.render_tagged(window, offset=max(0, offset), hash_length=self._hash_length)
 
     def _check_edit(self, ctx: RunContext[D], result: EditResult) -> EditResult:
         if result.error is not None:
-            _let_mend(ctx, f"Error: {quote(result.error, max_chars=1000)}")
+            _retry(ctx, f"Error: {quote(result.error, max_chars=1000)}")
         return result
 
 
@@ -355,7 +343,7 @@ def create_console_toolset(
     ask_fallback: AskFallback = "error",
     hash_length: int = KNOWN_HASH_LENGTH,
 ) -> CorralToolset[Any]:
-    """The known function with the known defaults, for deps that have a `backend`. `CorralToolset` has our own."""
+    """A `CorralToolset` with the known signature and defaults, for deps that have a `backend`."""
     return CorralToolset(
         sandbox,
         id=id,
@@ -375,8 +363,8 @@ def create_console_toolset(
     )
 
 
-def _let_mend(ctx: RunContext[Any], text: str) -> Never:
-    """Let the model try again; when it has no attempt left, let it know, and let the run go on."""
+def _retry(ctx: RunContext[Any], text: str) -> Never:
+    """Raises: ModelRetry; ToolFailed, with which the run goes on, if the model has no attempt left."""
     text = make_harmless(text)
     if ctx.last_attempt:
         raise ToolFailed(text)
