@@ -19,7 +19,7 @@ from corral.engine import plan, syscalls
 from corral.engine.errors import SetupError
 from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
 from corral.engine.seccomp.install import Prepared
-from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
+from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2, opened
 
 DEVICE_LAYER = "dev"
 """The name under which the launcher passes the device nodes."""
@@ -168,8 +168,7 @@ def _mask_proc(step: plan.MaskProc, stage: Stage) -> None:
 
 
 def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
-    root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
         for path in stage.private:
             try:
                 # If files written earlier put a link on this path, the original is hidden as well.
@@ -180,13 +179,9 @@ def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
                 if error.errno == errno.ELOOP:
                     continue
                 raise
-            try:
+            with opened(found):
                 cover = "folder" if stat.S_ISDIR(os.fstat(found).st_mode) else "0"
                 syscalls.mount(f"{_MASKS}/{cover}", f"root/proc/self/fd/{found}", "", syscalls.MS_BIND)
-            finally:
-                os.close(found)
-    finally:
-        os.close(root)
 
 
 def make_devices(owner: int) -> int:
@@ -282,11 +277,8 @@ def _offer_to_oom(step: plan.OfferToOom, stage: Stage) -> None:
     # process with every capability that this one still has can look into it.
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     try:
-        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        try:
+        with opened(os.open("/proc/self/oom_score_adj", os.O_WRONLY)) as descriptor:
             os.write(descriptor, str(step.score).encode())
-        finally:
-            os.close(descriptor)
     finally:
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 from corral.engine import syscalls
+from corral.inside.nolinks import opened
 from corral.inside.processes import list_processes
 from corral.inside.trees import find_below, reap_all
 
@@ -174,18 +175,12 @@ class CgroupTrees(Trees):
         return [name for name in os.listdir(self._group) if name.startswith("call")]
 
     def _read(self, name: str) -> str:
-        descriptor = os.open(name, os.O_RDONLY, dir_fd=self._group)
-        try:
+        with opened(os.open(name, os.O_RDONLY, dir_fd=self._group)) as descriptor:
             return os.read(descriptor, 65536).decode()
-        finally:
-            os.close(descriptor)
 
     def _write(self, name: str, value: str) -> None:
-        descriptor = os.open(name, os.O_WRONLY, dir_fd=self._group)
-        try:
+        with opened(os.open(name, os.O_WRONLY, dir_fd=self._group)) as descriptor:
             os.write(descriptor, value.encode())
-        finally:
-            os.close(descriptor)
 
 
 class ReaperTrees(Trees):

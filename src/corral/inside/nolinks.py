@@ -13,7 +13,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 try:
     import ctypes
@@ -46,6 +46,15 @@ class LinkFoundError(OSError):
 
     def __init__(self) -> None:
         super().__init__(errno.ELOOP, "a part of the path is a link")
+
+
+@contextlib.contextmanager
+def opened(descriptor: int) -> Iterator[int]:
+    """Close a descriptor at the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def split(path: str) -> list[str]:
@@ -105,11 +114,8 @@ def open_folder(top: str | os.PathLike[str], parts: Iterable[str], *, make: bool
 
 def open_file(top: str | os.PathLike[str], parts: Sequence[str], flags: int) -> int:
     """Open a file of any kind below `top`. Raises: as `open_folder`."""
-    folder = os.open(top, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
-    try:
+    with opened(os.open(top, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))) as folder:
         return open_path("/".join(parts) or ".", flags, links=False, folder=folder)
-    finally:
-        os.close(folder)
 
 
 def openat2(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
@@ -174,11 +180,8 @@ def _walk(folder: int, parts: Iterable[str], *, make: bool = False) -> int:
 
 def _open_last(folder: int, parts: Sequence[str], flags: int) -> int:
     """Open a file of any kind below an open folder, which is closed."""
-    folder = _walk(folder, parts[:-1])
-    try:
+    with opened(_walk(folder, parts[:-1])) as folder:
         found = _open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, folder)
-    finally:
-        os.close(folder)
     if stat.S_ISLNK(os.fstat(found).st_mode):  # with O_PATH the link itself is opened
         os.close(found)
         raise LinkFoundError

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 
 from corral.engine.sampling import open_deep
+from corral.inside.nolinks import opened
 
 _CLONE = 0x40049409
 
@@ -121,27 +122,18 @@ class TreeCopy:
         first = self._linked.setdefault((found.st_dev, found.st_ino), path)
         if first == path:
             return False
-        folder = open_deep(self._target, os.path.dirname(first))
-        try:
+        with opened(open_deep(self._target, os.path.dirname(first))) as folder:
             os.link(os.path.basename(first), name, src_dir_fd=folder, dst_dir_fd=writer, follow_symlinks=False)
-        finally:
-            os.close(folder)
         return True
 
     def _copy_file(self, reader: int, writer: int, name: bytes) -> None:
-        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=reader)
-        try:
+        with opened(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=reader)) as source:
             if not stat.S_ISREG(os.fstat(source).st_mode):
                 return  # replaced meanwhile, although everything should be frozen
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            target = os.open(name, flags, 0o600, dir_fd=writer)
-            try:
+            with opened(os.open(name, flags, 0o600, dir_fd=writer)) as target:
                 _copy_content(source, target)
                 self._dress(source, target)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
 
     def _dress(self, source: int, target: int) -> None:
         """Owner, marks, mode and times."""

@@ -21,6 +21,7 @@ from corral.engine import syscalls
 from corral.engine.recipe import Identity, Layer, Limits, Recipe
 from corral.engine.storage.copying import copy_sparse
 from corral.engine.storage.layout import make_uppers
+from corral.inside.nolinks import opened
 
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE, _LOOP_SET_CAPACITY = 0x4C82, 0x4C0A, 0x4C07
 _RESIZE_EXT4, _FREEZE, _THAW = 0x40086610, 0xC0045877, 0xC0045878
@@ -84,14 +85,12 @@ class LoopStorage:
     def mount(image: str) -> int:
         """A detached mount of an image file."""
         device_fd, device = _attach_loop(image)
-        try:
+        with opened(device_fd):
             attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | _NO_ACCESS_TIME
             # Barriers would flush the host's disk for every sync inside; a sandbox's files do not outlive a power cut.
             return syscalls.make_filesystem_mount(
                 "ext4", device, flags=("nobarrier", "noinit_itable"), attributes=attributes
             )
-        finally:
-            os.close(device_fd)
 
     def copy_template(self, limits: Limits, target: str) -> None:
         """Create an empty file system of that size in a new file. Raises: OSError."""
@@ -171,10 +170,8 @@ def mount_layer(layer: Layer) -> int:
     """A detached read-only mount of a layer. Any number of sandboxes may have one each."""
     device_fd, device = _attach_loop(os.path.join(layer.folder, "disk.img"), read_only=True)
     attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY | _NO_ACCESS_TIME
-    try:
+    with opened(device_fd):
         return syscalls.make_filesystem_mount("ext4", device, flags=("ro",), attributes=attributes)
-    finally:
-        os.close(device_fd)
 
 
 def freeze(mount_fd: int) -> None:
@@ -196,12 +193,8 @@ def thaw_left_over(image: str) -> None:
     for device in _devices_on(image) if os.path.exists(image) else ():
         with contextlib.suppress(OSError):
             mount = syscalls.make_filesystem_mount("ext4", device, flags=(), attributes=syscalls.MOUNT_ATTR_NODEV)
-            try:
-                root = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
+            with opened(mount), opened(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)) as root:
                 thaw(root)
-                os.close(root)
-            finally:
-                os.close(mount)
 
 
 def grow(image: str, mount_fd: int, limits: Limits) -> None:
