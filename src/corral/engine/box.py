@@ -175,7 +175,8 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
             undo.callback(os.close, lock_fd)
             undo.callback(sweep.discard, shop.data, folder)
         storage = None if recipe.ephemeral else shop.storage
-        disk_fd = storage.prepare(recipe, _identity_on_disk(identity, at_rest)) if storage else None
+        on_disk = identity if at_rest is None else Identity(identity.rootless, at_rest, at_rest)
+        disk_fd = storage.prepare(recipe, on_disk) if storage else None
         held = {} if disk_fd is None else {"d": disk_fd}
         undo.callback(lambda: wire.close_all(list(held.values())))
         if disk_fd is not None and at_rest is not None and at_rest != identity.outer_uid:
@@ -225,10 +226,6 @@ def _uid_at_rest(resting: Resting | None) -> int | None:
         return None
     first = resting.state.get("first_uid")
     return first if isinstance(first, int) else None
-
-
-def _identity_on_disk(identity: Identity, at_rest: int | None) -> Identity:
-    return identity if at_rest is None else Identity(identity.rootless, at_rest, at_rest)
 
 
 def _shift(mount_fd: int, at_rest: int, first: int) -> None:

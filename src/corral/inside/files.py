@@ -230,12 +230,6 @@ def _copy_into(target: int, folder: int, name: str) -> None:
             write_all(target, piece)
 
 
-def write(path: str, content: bytes, **how: Any) -> None:
-    """Replace a file. `how`: the options of `replacing`."""
-    with replacing(path, **how) as new:
-        write_all(new.descriptor, content)
-
-
 def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = True) -> bytes | None:
     """Compare and swap: replace the content with what `make` returns for it, unless the file has changed meanwhile. If
     it returns None, the file stays as it is."""
