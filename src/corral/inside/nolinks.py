@@ -76,10 +76,11 @@ def open_path(path: str, flags: int, *, links: bool = True, magic: bool = True, 
             return os.open(path, flags | os.O_CLOEXEC, dir_fd=base)
         return _open_last(os.open("/" if path.startswith("/") else ".", _FOLDER, dir_fd=base), split(path), flags)
     resolve = (0 if magic else RESOLVE_NO_MAGICLINKS) | (0 if links else RESOLVE_NO_SYMLINKS)
+    name = os.fsencode(path)
     try:
-        if links:
-            return openat2(folder, os.fsencode(path), flags, resolve=resolve)
-        return _open_long(folder, os.fsencode(path), flags, resolve=resolve)
+        if links or len(name) <= _PATH_BYTES:
+            return openat2(folder, name, flags, resolve=resolve)
+        return _open_long(folder, name, flags, resolve=resolve)
     except OSError as error:
         if not links and error.errno == errno.ELOOP:
             raise LinkFoundError from error
@@ -121,9 +122,9 @@ def open_file(top: str | os.PathLike[str], parts: Sequence[str], flags: int) -> 
 def openat2(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
     """openat2(2): open with rules about which links may be followed. Raises: OSError."""
     assert _libc is not None, "Linux, and an interpreter with ctypes"
-    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve), 24)
-    numbers = ctypes.c_long(_NR_OPENAT2), ctypes.c_long(folder)
-    descriptor: int = _libc.syscall(*numbers, ctypes.c_char_p(path), how, ctypes.c_long(24))
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve)
+    number, size = ctypes.c_long(_NR_OPENAT2), ctypes.c_long(len(how))
+    descriptor: int = _libc.syscall(number, ctypes.c_long(folder), path, how, size)
     if descriptor < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -191,7 +191,7 @@ class _Tree:
 
     def _below(self, path: str) -> str:
         below = self.relative(path)
-        if len(os.fsencode(below)) > _MAX_PATH_BYTES:
+        if len(below) > _MAX_PATH_BYTES // 4 and len(os.fsencode(below)) > _MAX_PATH_BYTES:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         return below
 
@@ -225,7 +225,9 @@ class _Tree:
             return
         asked = compile_glob(include) if include else None
         for path, info in self.walk(outcome, hidden=hidden):
-            if stat.S_ISREG(info.st_mode) and is_included(os.path.basename(path), self.relative(path), asked):
+            if not stat.S_ISREG(info.st_mode):
+                continue
+            if asked is None or is_included(os.path.basename(path), self.relative(path), asked):
                 yield path
 
 
