@@ -42,8 +42,8 @@ class Stage:
     """Paths inside of files that other users of the host may not read; found by the launcher."""
     locks_fd: int | None = None
     """The list of file locks in this PID namespace, opened before it was covered."""
-    plans: dict[str, list[plan.Step]] = field(default_factory=dict)
-    """Plans of programs by user, kept because each program needs the same one."""
+    plans: dict[tuple[int, int], list[plan.Step]] = field(default_factory=dict)
+    """Plans of programs by uid and gid, kept because each program needs the same one."""
 
 
 def perform(steps: list[plan.Step], stage: Stage) -> None:

@@ -94,10 +94,10 @@ def pivot_root(new: str, old: str) -> None:
     _raw(_number("pivot_root"), os.fsencode(new), os.fsencode(old), what="pivot_root")
 
 
-def open_tree(path: str, *, flags: int = 0) -> int:
+def open_tree(path: str) -> int:
     """A detached copy of the mount at `path`, as a descriptor."""
-    all_flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags
-    return _raw(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), all_flags, what=f"open_tree {path}")
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
+    return _raw(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags, what=f"open_tree {path}")
 
 
 def move_mount(tree_fd: int, target: str) -> None:

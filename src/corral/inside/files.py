@@ -148,7 +148,7 @@ def replacing(
     """A new file that takes the path's place at the end, or is removed if anything goes wrong.
 
     With `append` it begins with the content of the file before. The mode is `mode`, else that of the file before, else
-    0644. With `staged`, it may be created anew under its temporary name meanwhile.
+    0644. With `staged`, it may be created again under its temporary name meanwhile.
     """
     with _held_folder(path, parents=parents, links=links) as (folder, name):
         before = _find_existing(folder, name, exclusive=exclusive, links=links)
@@ -269,15 +269,15 @@ def edit(
     links: bool = True,
 ) -> dict[str, Any]:
     """Replace bytes in a file: `{"replacements": …, "sha256": …, "size": …}`."""
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def make(content: bytes) -> bytes:
-        nonlocal told
-        changed, told = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
+        nonlocal result
+        changed, result = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
         return changed
 
     change(path, make, links=links)
-    return told
+    return result
 
 
 # The tree.
