@@ -21,13 +21,6 @@ from corral.inside.nolinks import opened
 PATIENCE_SECONDS = 2.0
 
 
-def sweep(data: DataFolder) -> list[str]:
-    """Clean up every sandbox whose holder is dead, and delete its files; returns the ids."""
-    removed = discard_dead(data)
-    empty_trash(data)
-    return removed
-
-
 def discard_dead(data: DataFolder) -> list[str]:
     """Clean up every sandbox whose owner is dead, and leave the deletion to another process; returns the ids."""
     removed = []
