@@ -26,6 +26,7 @@ from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
 from corral.engine.storage import FolderStorage, LoopStorage, Storage, mount_layer
 from corral.engine.uidrange import UidRange, claim_range, lock_folder, make_shift
+from corral.inside.nolinks import opened
 
 _SETUP_SECONDS = 20.0
 _INIT_SECONDS = 5.0
@@ -230,15 +231,12 @@ def _uid_at_rest(resting: Resting | None) -> int | None:
 
 def _shift(mount_fd: int, at_rest: int, first: int) -> None:
     """Show files that belong to one range of ids as those of another."""
-    userns = make_shift((at_rest, first, UID_RANGE_SIZE))
-    try:
-        syscalls.mount_setattr(mount_fd, attr_set=syscalls.MOUNT_ATTR_IDMAP, userns_fd=userns)
-    except OSError as error:
-        raise UnsupportedError(
-            "this kernel does not support id-mapped mounts", hint="sharing snapshots between sandboxes needs Linux 5.19"
-        ) from error
-    finally:
-        os.close(userns)
+    with opened(make_shift((at_rest, first, UID_RANGE_SIZE))) as userns:
+        try:
+            syscalls.mount_setattr(mount_fd, attr_set=syscalls.MOUNT_ATTR_IDMAP, userns_fd=userns)
+        except OSError as error:
+            hint = "sharing snapshots between sandboxes needs Linux 5.19"
+            raise UnsupportedError("this kernel does not support id-mapped mounts", hint=hint) from error
 
 
 def _kill_and_reap(pid: int) -> None:

@@ -74,11 +74,7 @@ class TreeCopy:
 
     @contextlib.contextmanager
     def _open_both(self, folder: bytes) -> Iterator[tuple[int, int]]:
-        with contextlib.ExitStack() as opened:
-            reader = open_deep(self._source, folder)
-            opened.callback(os.close, reader)
-            writer = open_deep(self._target, folder)
-            opened.callback(os.close, writer)
+        with opened(open_deep(self._source, folder)) as reader, opened(open_deep(self._target, folder)) as writer:
             yield reader, writer
 
     def _copy_folder(self, folder: bytes) -> list[bytes]:

@@ -53,15 +53,10 @@ class LoopStorage:
         if shutil.which("mkfs.ext4", path=_PROGRAMS) is None:
             return False
         try:
-            control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+            with opened(os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)) as control:
+                number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
         except OSError:
             return False
-        try:
-            number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
-        except OSError:
-            return False
-        finally:
-            os.close(control)
         return os.path.exists(f"/dev/loop{number}")
 
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
@@ -258,8 +253,7 @@ def _attach_loop(image: str, *, read_only: bool = False) -> tuple[int, str]:
     mode = os.O_RDONLY if read_only else os.O_RDWR
     flags = _AUTOCLEAR | (_READ_ONLY if read_only else 0)
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-    backing = os.open(image, mode | os.O_CLOEXEC)
-    try:
+    with opened(control), opened(os.open(image, mode | os.O_CLOEXEC)) as backing:
         while True:
             device = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"
             device_fd = os.open(device, mode | os.O_CLOEXEC)
@@ -272,6 +266,3 @@ def _attach_loop(image: str, *, read_only: bool = False) -> tuple[int, str]:
                     raise
             else:
                 return device_fd, device
-    finally:
-        os.close(backing)
-        os.close(control)
