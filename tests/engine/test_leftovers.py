@@ -353,7 +353,8 @@ def test_sweep_does_not_mistake_a_group_for_a_stale_one_while_its_sandbox_is_fou
     stale = groups / f"corral-{data.instance()}-gone"
     stale.mkdir(parents=True)
     try:
-        sweep.sweep(data)
+        sweep.discard_dead(data)
+        sweep.empty_trash(data)
         assert made
         assert removed == [str(stale)]
     finally:

@@ -26,6 +26,7 @@ from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
 from corral.engine.storage import FolderStorage, LoopStorage, Storage, mount_layer
 from corral.engine.uidrange import UidRange, claim_range, lock_folder, make_shift
+from corral.inside.nolinks import opened
 
 _SETUP_SECONDS = 20.0
 _INIT_SECONDS = 5.0
@@ -175,7 +176,8 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
             undo.callback(os.close, lock_fd)
             undo.callback(sweep.discard, shop.data, folder)
         storage = None if recipe.ephemeral else shop.storage
-        disk_fd = storage.prepare(recipe, _identity_on_disk(identity, at_rest)) if storage else None
+        on_disk = identity if at_rest is None else Identity(identity.rootless, at_rest, at_rest)
+        disk_fd = storage.prepare(recipe, on_disk) if storage else None
         held = {} if disk_fd is None else {"d": disk_fd}
         undo.callback(lambda: wire.close_all(list(held.values())))
         if disk_fd is not None and at_rest is not None and at_rest != identity.outer_uid:
@@ -227,21 +229,14 @@ def _uid_at_rest(resting: Resting | None) -> int | None:
     return first if isinstance(first, int) else None
 
 
-def _identity_on_disk(identity: Identity, at_rest: int | None) -> Identity:
-    return identity if at_rest is None else Identity(identity.rootless, at_rest, at_rest)
-
-
 def _shift(mount_fd: int, at_rest: int, first: int) -> None:
     """Show files that belong to one range of ids as those of another."""
-    userns = make_shift((at_rest, first, UID_RANGE_SIZE))
-    try:
-        syscalls.mount_setattr(mount_fd, attr_set=syscalls.MOUNT_ATTR_IDMAP, userns_fd=userns)
-    except OSError as error:
-        raise UnsupportedError(
-            "this kernel does not support id-mapped mounts", hint="sharing snapshots between sandboxes needs Linux 5.19"
-        ) from error
-    finally:
-        os.close(userns)
+    with opened(make_shift((at_rest, first, UID_RANGE_SIZE))) as userns:
+        try:
+            syscalls.mount_setattr(mount_fd, attr_set=syscalls.MOUNT_ATTR_IDMAP, userns_fd=userns)
+        except OSError as error:
+            hint = "sharing snapshots between sandboxes needs Linux 5.19"
+            raise UnsupportedError("this kernel does not support id-mapped mounts", hint=hint) from error
 
 
 def _kill_and_reap(pid: int) -> None:

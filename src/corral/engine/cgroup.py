@@ -14,6 +14,7 @@ import errno
 import os
 import subprocess
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -263,14 +264,21 @@ def _try_unified(base: Path) -> frozenset[str] | None:
     if not _can_make_group(base):
         return None
     available = set((base / "cgroup.controllers").read_text().split()) & set(_HANDED_DOWN)
-    enabled = set((base / "cgroup.subtree_control").read_text().split())
-    if available - enabled and _is_delegated(base):
+    if available - _handed_down(base) and _is_delegated(base):
         _step_aside(base)
     if not _holds_processes(base):
-        for controller in available - enabled:
-            with contextlib.suppress(OSError):  # not allowed: seen when it is read again below
-                (base / "cgroup.subtree_control").write_text(f"+{controller}")
-    return frozenset((base / "cgroup.subtree_control").read_text().split()) & frozenset(_V2_CONTROLLERS)
+        _hand_down(base, available)
+    return frozenset(_handed_down(base) & set(_V2_CONTROLLERS))
+
+
+def _handed_down(group: Path) -> set[str]:
+    return set((group / "cgroup.subtree_control").read_text().split())
+
+
+def _hand_down(group: Path, controllers: Collection[str]) -> None:
+    for controller in set(controllers) - _handed_down(group):
+        with contextlib.suppress(OSError):  # not allowed, which `_handed_down` then shows
+            (group / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def _holds_processes(base: Path) -> bool:
@@ -296,10 +304,7 @@ def _make_nest(nest: Path) -> None:
         for group in (nest.parent, nest):
             if _holds_processes(group):
                 return
-            missing = set(_HANDED_DOWN) - set((group / "cgroup.subtree_control").read_text().split())
-            for controller in missing:
-                with contextlib.suppress(OSError):
-                    (group / "cgroup.subtree_control").write_text(f"+{controller}")
+            _hand_down(group, _HANDED_DOWN)
 
 
 def _drop_nest(nest: Path) -> None:

@@ -58,13 +58,10 @@ class Program:
 
 
 def prepare_child(stage: Stage, *, soft_limits: bool) -> None:
-    """What a child does before it knows its program. Raises: OSError if the kernel refuses a step."""
+    """What a child does before it knows its program. Raises: SetupError if the kernel refuses a step."""
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
-    try:
-        perform(plan_child(stage.recipe.limits, soft_limits=soft_limits), stage)
-    except SetupError as error:
-        raise OSError(error.errno, error.step) from error
+    perform(plan_child(stage.recipe.limits, soft_limits=soft_limits), stage)
 
 
 def become(program: Program, stage: Stage, *, report_fd: int, terminal: str | None) -> NoReturn:
@@ -93,10 +90,9 @@ def become(program: Program, stage: Stage, *, report_fd: int, terminal: str | No
 
 def program_steps(stage: Stage, uid: int, gid: int) -> list[Step]:
     """The plan of a program, made once for each user."""
-    key = f"{uid}:{gid}"
-    if key not in stage.plans:
-        stage.plans[key] = plan_program(stage.identity, uid=uid, gid=gid)
-    return stage.plans[key]
+    if (uid, gid) not in stage.plans:
+        stage.plans[uid, gid] = plan_program(stage.identity, uid=uid, gid=gid)
+    return stage.plans[uid, gid]
 
 
 def _report(report_fd: int, code: str, number: int, text: str) -> None:

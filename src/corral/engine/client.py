@@ -123,7 +123,7 @@ class LauncherClient:
                 [sys.executable, "-I", "-S", "-c", _BOOT],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=_debug_stream(),
+                stderr=None if os.environ.get("CORRAL_ENGINE_DEBUG") else subprocess.DEVNULL,
                 cwd="/",
                 env={},
                 pass_fds=(theirs.fileno(),),
@@ -151,10 +151,6 @@ class LauncherClient:
             process.wait()
             raise
         self._socket, self._process = ours, process
-
-
-def _debug_stream() -> int | None:
-    return None if os.environ.get("CORRAL_ENGINE_DEBUG") else subprocess.DEVNULL
 
 
 def ask(

@@ -16,6 +16,7 @@ import socket
 from collections.abc import Iterator
 
 from corral.engine import syscalls, wire
+from corral.inside.nolinks import opened
 from corral.inside.processes import list_pids, thread_folders
 
 LOOK_SECONDS = 0.25
@@ -133,11 +134,8 @@ def _are_pipes_short() -> bool:
         reader, writer = os.pipe2(os.O_CLOEXEC)
     except OSError:
         return True  # there is a hard limit here as well
-    try:
+    with opened(reader), opened(writer):
         return fcntl.fcntl(writer, _F_GETPIPE_SZ) < 16 * resource.getpagesize()
-    finally:
-        os.close(reader)
-        os.close(writer)
 
 
 def _holds_so_much(blamed: dict[str, int], name: str) -> bool:

@@ -21,6 +21,7 @@ import stat
 from pathlib import Path
 
 from corral.engine.errors import UnsafeFolderError, UnsupportedError
+from corral.inside.nolinks import opened
 
 FORMAT = 1
 """The format of a whole data folder. Raised when Corral writes something that the version before can't read."""
@@ -49,11 +50,9 @@ def secure(path: Path | str, *, make: bool = True) -> None:
         folder = _walk(whole, make=make)
         if folder is None:
             return
-        try:
+        with opened(folder):
             _close(folder, whole)
             _check_format(folder, make=make)
-        finally:
-            os.close(folder)
     except OSError as error:
         raise UnsafeFolderError(f"the data folder {whole} can't be used: {error.strerror}", hint=_CHOOSE) from error
 
@@ -159,16 +158,13 @@ def _close(folder: int, path: str) -> None:
         )
     if _is_closed(folder, path):
         return
-    inside = os.open(".", _LIST, dir_fd=folder)
-    try:
+    with opened(os.open(".", _LIST, dir_fd=folder)) as inside:
         fcntl.flock(inside, fcntl.LOCK_EX)  # a second process must not set aside what the first has just created
         _close_all(inside, path)
         if not _is_closed(folder, path):  # vfat and network shares may accept a mode and ignore it
             raise UnsafeFolderError(
                 f"{refused}others can read it, and its mode can't be changed on this file system", hint=_CHOOSE
             )
-    finally:
-        os.close(inside)
 
 
 def _is_closed(folder: int, path: str) -> bool:
@@ -204,13 +200,10 @@ def _close_all(folder: int, path: str) -> None:
         os.fchmod(folder, 0o700)  # from here on no other user can enter
     for name in _PARTS:
         if not _is_part_closed(folder, name, path):
-            part = os.open(name, _LIST, dir_fd=folder)
-            try:
+            with opened(os.open(name, _LIST, dir_fd=folder)) as part:
                 if name in _SHOWN:
                     _set_aside(part, everything=name == "base")
                 os.fchmod(part, 0o700)  # last: if we are killed before, the next process starts again
-            finally:
-                os.close(part)
 
 
 def _set_aside(part: int, *, everything: bool) -> None:

@@ -137,10 +137,6 @@ class Init:
             self._unfinished.add(self._spare.number)
             self._spare = None
 
-    def _ensure_going(self) -> None:
-        if self._pausing.paused:
-            raise RefusedError("the sandbox is paused", code="paused")
-
     def _hear(self, control: socket.socket) -> None:
         try:
             received = wire.receive(control)
@@ -160,8 +156,8 @@ class Init:
             return  # the client has gone
         channel = socket.socket(fileno=descriptors.pop(0))
         try:
-            if message.get("op") in ("start", "files"):
-                self._ensure_going()
+            if self._pausing.paused and message.get("op") in ("start", "files"):
+                raise RefusedError("the sandbox is paused", code="paused")
             if message.get("op") == "start":
                 self._start(Program.from_message(message, tuple(descriptors)), channel)
             elif message.get("op") == "files":

@@ -30,6 +30,7 @@ from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
 from corral.engine.uidrange import has_lock_folder
+from corral.inside.processes import read_stat
 from corral.inside.ready import Ready
 
 _DISK_LOOK_SECONDS = 0.5
@@ -253,8 +254,7 @@ def _refuse_stop(box: Box, reply: socket.socket) -> None:
 
 def hide_arguments() -> None:
     """Overwrite our argument strings: init is forked from here, and its /proc entry would show paths of the host."""
-    with open("/proc/self/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
+    fields = read_stat("/proc/self")
     # Fields 48 to 51 of proc(5), counted from the one after the name: arguments and environment, start and end.
     arguments_start, arguments_end, environment_start, environment_end = (int(fields[i]) for i in range(45, 49))
     syscalls.overwrite_memory(arguments_start, arguments_end - arguments_start, b"corral")

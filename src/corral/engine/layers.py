@@ -25,6 +25,7 @@ from corral.engine.datafolder import FORMAT
 from corral.engine.errors import RefusedError
 from corral.engine.recipe import Layer, Recipe
 from corral.engine.state import DataFolder, holding, read_state, write_state
+from corral.inside.processes import read_stat
 
 MAX_LAYERS = 64
 """More layers slow down every look-up of a missing file, and each is a separate mount."""
@@ -211,8 +212,7 @@ class LayerStore:
 
 def process_mark(pid: int) -> str:
     """Identifies a process: its pid and its start time, since a later process may have the same pid."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return f"{pid}:{file.read().rpartition(b')')[2].split()[19].decode()}"  # field 22 of proc(5)
+    return f"{pid}:{read_stat(f'/proc/{pid}')[19].decode()}"  # field 22 of proc(5)
 
 
 def _is_alive(mark: str) -> bool:

@@ -21,7 +21,7 @@ _PATIENCE_SECONDS = 2.0
 
 
 class Pausing:
-    """Whether the sandbox is paused or held."""
+    """Pauses and holds a sandbox."""
 
     def __init__(self, trees: Trees) -> None:
         self._trees = trees

@@ -19,13 +19,14 @@ from corral.engine import plan, syscalls
 from corral.engine.errors import SetupError
 from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
 from corral.engine.seccomp.install import Prepared
-from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
+from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2, opened
 
 DEVICE_LAYER = "dev"
 """The name under which the launcher passes the device nodes."""
 _MASKS = "m"
 _NO_LINKS = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH
 _ROOM_FOR_US = 1024
+_LOCKED_DOWN = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
 _STAGING = "/tmp"  # exists on every Linux; covered by our own tmpfs in our own mount namespace
 
 
@@ -42,8 +43,8 @@ class Stage:
     """Paths inside of files that other users of the host may not read; found by the launcher."""
     locks_fd: int | None = None
     """The list of file locks in this PID namespace, opened before it was covered."""
-    plans: dict[str, list[plan.Step]] = field(default_factory=dict)
-    """Plans of programs by user, kept because each program needs the same one."""
+    plans: dict[tuple[int, int], list[plan.Step]] = field(default_factory=dict)
+    """Plans of programs by uid and gid, kept because each program needs the same one."""
 
 
 def perform(steps: list[plan.Step], stage: Stage) -> None:
@@ -122,8 +123,7 @@ def _overlay(step: plan.Overlay, stage: Stage) -> None:
 
 
 def _proc(step: plan.Proc, stage: Stage) -> None:
-    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-    syscalls.mount("proc", step.target, "proc", flags, "hidepid=2")
+    syscalls.mount("proc", step.target, "proc", _LOCKED_DOWN, "hidepid=2")
     with contextlib.suppress(FileNotFoundError):  # a kernel without file locks
         stage.locks_fd = os.open(f"{step.target}/locks", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -143,33 +143,31 @@ def _limit_namespaces(step: plan.LimitNamespaces, stage: Stage) -> None:
 
 def _mask_proc(step: plan.MaskProc, stage: Stage) -> None:
     os.mkdir(_MASKS)
-    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
-    syscalls.mount("tmpfs", _MASKS, "tmpfs", flags, "mode=0755,size=64k,nr_inodes=64")
+    syscalls.mount("tmpfs", _MASKS, "tmpfs", _LOCKED_DOWN, "mode=0755,size=64k,nr_inodes=64")
     texts = {name: str(uuid.uuid4()) if text == plan.RANDOM_ID else text for name, text in step.made_up}
     for number, text in enumerate(("", *texts.values())):
         with open(os.open(f"{_MASKS}/{number}", os.O_CREAT | os.O_WRONLY, 0o444), "w") as file:
             file.write(text + "\n" if text else "")
     os.mkdir(f"{_MASKS}/folder", 0o555)
-    _remount_read_only(_MASKS, flags)  # and so is each file of it, wherever it is shown
+    _remount_read_only(_MASKS, _LOCKED_DOWN)  # and so is each file of it, wherever it is shown
     for name in step.files:
         if os.path.exists(f"root/proc/{name}"):
             syscalls.mount(f"{_MASKS}/0", f"root/proc/{name}", "", syscalls.MS_BIND)
     for name in step.folders:
         if os.path.isdir(f"root/proc/{name}"):
-            flags = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+            flags = syscalls.MS_RDONLY | _LOCKED_DOWN
             syscalls.mount("tmpfs", f"root/proc/{name}", "tmpfs", flags, "mode=0555,size=4k,nr_inodes=2")
     for name in step.read_only:
         path = f"root/proc/{name}"
         syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
-        _remount_read_only(path, syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+        _remount_read_only(path, _LOCKED_DOWN)
     for number, name in enumerate(texts, 1):
         if os.path.exists(f"root/proc/{name}"):
             syscalls.mount(f"{_MASKS}/{number}", f"root/proc/{name}", "", syscalls.MS_BIND)
 
 
 def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
-    root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
         for path in stage.private:
             try:
                 # If files written earlier put a link on this path, the original is hidden as well.
@@ -180,13 +178,9 @@ def _cover_private(step: plan.CoverPrivate, stage: Stage) -> None:
                 if error.errno == errno.ELOOP:
                     continue
                 raise
-            try:
+            with opened(found):
                 cover = "folder" if stat.S_ISDIR(os.fstat(found).st_mode) else "0"
                 syscalls.mount(f"{_MASKS}/{cover}", f"root/proc/self/fd/{found}", "", syscalls.MS_BIND)
-            finally:
-                os.close(found)
-    finally:
-        os.close(root)
 
 
 def make_devices(owner: int) -> int:
@@ -282,11 +276,8 @@ def _offer_to_oom(step: plan.OfferToOom, stage: Stage) -> None:
     # process with every capability that this one still has can look into it.
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     try:
-        descriptor = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-        try:
+        with opened(os.open("/proc/self/oom_score_adj", os.O_WRONLY)) as descriptor:
             os.write(descriptor, str(step.score).encode())
-        finally:
-            os.close(descriptor)
     finally:
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
 

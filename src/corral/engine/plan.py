@@ -85,12 +85,10 @@ class OpenLayer(Step):
     path: str
 
 
-@dataclass(frozen=True, slots=True)
 class PrivateMounts(Step):
     """The host sees no mount of this namespace."""
 
 
-@dataclass(frozen=True, slots=True)
 class OwnCgroupView(Step):
     """The sandbox sees its own cgroup as the root."""
 
@@ -197,12 +195,10 @@ class ReadOnly(Step):
     target: str
 
 
-@dataclass(frozen=True, slots=True)
 class Pivot(Step):
     """The new root becomes /, and the host's tree is detached."""
 
 
-@dataclass(frozen=True, slots=True)
 class Loopback(Step):
     """127.0.0.1 works; no other interface exists."""
 
@@ -261,17 +257,14 @@ class SetCapabilities(Step):
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
 class NoNewPrivileges(Step):
     """execve never raises privileges from here on."""
 
 
-@dataclass(frozen=True, slots=True)
 class Filter(Step):
     """The seccomp allow list."""
 
 
-@dataclass(frozen=True, slots=True)
 class CloseOthers(Step):
     """Only the three standard descriptors stay open."""
 

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from corral.inside.nolinks import opened
+
 _HEADER = struct.Struct("<QdIB3x")
 _KINDS = ("stdout", "stderr", "note", "end")
 _SUFFIX = ".seg"
@@ -160,13 +162,10 @@ class RecordWriter:
 
     def _copy(self, frame: bytes) -> None:
         path = os.path.join(self._folder, _NOTES)
-        notes = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with opened(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)) as notes:
             # At a fixed offset: over what an earlier attempt may have left incomplete on a full disk.
             if os.pwrite(notes, frame, self._notes_size) == len(frame):
                 self._notes_size += len(frame)
-        finally:
-            os.close(notes)
 
     def _turn_over(self) -> None:
         self.close()
@@ -227,7 +226,7 @@ class RecordReader:
             file = os.open(self._folder / _NOTES, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return []
-        try:
+        with opened(file):
             while True:
                 size = _frame_size(os.pread(file, _HEADER.size, self._notes_position))
                 frames = parse(os.pread(file, max(_BATCH_BYTES, size), self._notes_position))
@@ -236,8 +235,6 @@ class RecordReader:
                 found = [frame for frame in passed if frame.offset >= self.offset]
                 if found or not passed:
                     return found
-        finally:
-            os.close(file)
 
     def notes(self, most_bytes: int = -1) -> list[Frame]:
         """All notes, or those in the first bytes, and the end. Empty if the record is deleted."""

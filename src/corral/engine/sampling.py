@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from corral.engine import syscalls
 from corral.engine.forking import fork_reader
-from corral.inside.nolinks import open_file
+from corral.inside.nolinks import open_file, opened
 
 ENTRIES_PER_LOOK = 500
 """One step takes a few milliseconds, so that other requests don't wait longer."""
@@ -84,16 +84,13 @@ class DiskWatch:
             # An unmeasurable folder counts as too much, unless it was replaced by a link meanwhile.
             self._hidden = self._hidden or error.errno != errno.ELOOP
             return
-        try:
-            with os.scandir(descriptor) as scan:
-                for entry in scan:
-                    with contextlib.suppress(FileNotFoundError):
-                        self._bytes += entry.stat(follow_symlinks=False).st_blocks * 512
-                        if entry.is_dir(follow_symlinks=False):
-                            self._push(os.path.join(folder, os.fsencode(entry.name)))
-                    yield 1
-        finally:
-            os.close(descriptor)
+        with opened(descriptor), os.scandir(descriptor) as scan:
+            for entry in scan:
+                with contextlib.suppress(FileNotFoundError):
+                    self._bytes += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        self._push(os.path.join(folder, os.fsencode(entry.name)))
+                yield 1
 
     def _push(self, folder: bytes) -> None:
         self._stack.append(folder)

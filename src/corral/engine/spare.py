@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from corral.engine import syscalls, wire
 from corral.engine.child import Program, become, prepare_child
-from corral.engine.errors import ProtocolError
+from corral.engine.errors import EngineError
 from corral.engine.perform import Stage
 from corral.engine.trees import Started, Trees
 
@@ -75,7 +75,7 @@ def _wait_for_program(door: socket.socket, stage: Stage, report_fd: int, *, soft
         syscalls.close_all_but((0, 1, 2, door.fileno(), report_fd))
         prepare_child(stage, soft_limits=soft_limits)
         received = wire.receive(door)
-    except (OSError, ProtocolError):
+    except (OSError, EngineError):
         os._exit(1)
     if received is None:
         os._exit(0)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.engine.datafolder import FORMAT, secure
+from corral.inside.nolinks import opened
 
 LOCK_NAME = "lock"
 SOCKET_NAME = "keeper.sock"
@@ -111,16 +112,13 @@ class DataFolder:
 @contextlib.contextmanager
 def holding(path: Path, mode: int = fcntl.LOCK_EX) -> Iterator[bool]:
     """Hold a lock file; yields False if it is taken and `mode` has LOCK_NB."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with opened(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as descriptor:
         try:
             fcntl.flock(descriptor, mode)
         except BlockingIOError:
             yield False
         else:
             yield True
-    finally:
-        os.close(descriptor)
 
 
 def lock(folder: Path) -> int | None:

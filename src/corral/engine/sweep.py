@@ -16,22 +16,16 @@ from corral.engine.forking import fork_in_background
 from corral.engine.state import DataFolder, dead_folders, is_held, read_state
 from corral.engine.storage import loop
 from corral.inside.files import remove_tree
+from corral.inside.nolinks import opened
 
 PATIENCE_SECONDS = 2.0
-
-
-def sweep(data: DataFolder) -> list[str]:
-    """Clean up every sandbox whose holder is dead, and delete its files; returns the ids."""
-    removed = discard_dead(data)
-    empty_trash(data)
-    return removed
 
 
 def discard_dead(data: DataFolder) -> list[str]:
     """Clean up every sandbox whose owner is dead, and leave the deletion to another process; returns the ids."""
     removed = []
     for folder, lock_fd in dead_folders(data):
-        try:
+        with opened(lock_fd):
             state = read_state(folder) or {}
             if state.get("kept"):
                 continue
@@ -43,8 +37,6 @@ def discard_dead(data: DataFolder) -> list[str]:
                 continue
             discard(data, folder)
             removed.append(folder.name)
-        finally:
-            os.close(lock_fd)
     _remove_stale_groups(data)
     _remove_unfinished(data)
     _discard_old(data)
@@ -96,15 +88,12 @@ def empty_trash(data: DataFolder, *, patience_seconds: float | None = None) -> b
 
     One process at a time: two that delete the same tree would both fail.
     """
-    descriptor = os.open(data.trash_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with opened(os.open(data.trash_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as descriptor:
         if not _lock_within(descriptor, patience_seconds):
             return False
         for entry in list(data.trash.iterdir()):
             with contextlib.suppress(OSError):
                 delete(str(entry))
-    finally:
-        os.close(descriptor)
     return True
 
 

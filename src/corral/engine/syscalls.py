@@ -14,6 +14,8 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from corral.inside.nolinks import opened
+
 # PyDLL keeps the GIL during the call. `clone3` needs that: the child must come back holding the lock, as after os.fork.
 _libc_gil = ctypes.PyDLL(None, use_errno=True)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -92,10 +94,10 @@ def pivot_root(new: str, old: str) -> None:
     _raw(_number("pivot_root"), os.fsencode(new), os.fsencode(old), what="pivot_root")
 
 
-def open_tree(path: str, *, flags: int = 0) -> int:
+def open_tree(path: str) -> int:
     """A detached copy of the mount at `path`, as a descriptor."""
-    all_flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | flags
-    return _raw(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), all_flags, what=f"open_tree {path}")
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
+    return _raw(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags, what=f"open_tree {path}")
 
 
 def move_mount(tree_fd: int, target: str) -> None:
@@ -113,8 +115,7 @@ def make_filesystem_mount(
     kind: str, source: str, *, flags: tuple[str, ...] = (), options: Mapping[str, str] | None = None, attributes: int
 ) -> int:
     """Mount a file system without attaching it anywhere; the descriptor is the only reference."""
-    context = _raw(_NR_FSOPEN, os.fsencode(kind), 1, what=f"fsopen {kind}")
-    try:
+    with opened(_raw(_NR_FSOPEN, os.fsencode(kind), 1, what=f"fsopen {kind}")) as context:
         _raw(_NR_FSCONFIG, context, FSCONFIG_SET_STRING, b"source", os.fsencode(source), 0, what="fsconfig source")
         for flag in flags:
             _raw(_NR_FSCONFIG, context, FSCONFIG_SET_FLAG, flag.encode(), 0, 0, what=f"fsconfig {flag}")
@@ -123,8 +124,6 @@ def make_filesystem_mount(
             _raw(_NR_FSCONFIG, context, FSCONFIG_SET_STRING, name.encode(), text, 0, what=f"fsconfig {name}")
         _raw(_NR_FSCONFIG, context, FSCONFIG_CMD_CREATE, 0, 0, 0, what=f"fsconfig create {kind}")
         return _raw(_NR_FSMOUNT, context, 1, attributes, what=f"fsmount {kind}")
-    finally:
-        os.close(context)
 
 
 def clone(flags: int, *, cgroup_fd: int | None = None) -> int:
@@ -212,11 +211,8 @@ def forbid_looking_at_others() -> None:
     """
     make_block_device = 1 << 10
     attributes = ctypes.create_string_buffer(struct.pack("=Q", make_block_device), 8)
-    ruleset = _raw(_NR_LANDLOCK_CREATE, attributes, 8, 0, what="landlock_create_ruleset")
-    try:
+    with opened(_raw(_NR_LANDLOCK_CREATE, attributes, 8, 0, what="landlock_create_ruleset")) as ruleset:
         _raw(_NR_LANDLOCK_RESTRICT, ruleset, 0, what="landlock_restrict_self")
-    finally:
-        os.close(ruleset)
 
 
 def overwrite_memory(start: int, length: int, content: bytes) -> None:

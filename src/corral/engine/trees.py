@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import NamedTuple, NoReturn
 
 from corral.engine import syscalls
+from corral.inside.nolinks import opened
 from corral.inside.processes import list_processes
 from corral.inside.trees import find_below, reap_all
 
@@ -114,13 +115,10 @@ class CgroupTrees(Trees):
         try:
             self._write(f"call{number}/cgroup.kill", "1")
         except FileNotFoundError:
-            self._kill_one_by_one(number)  # Linux before 5.14
+            while self._signal_all(number):  # Linux before 5.14
+                time.sleep(0.001)
         else:
             self._signal_all(number)
-
-    def _kill_one_by_one(self, number: int) -> None:
-        while self._signal_all(number):
-            time.sleep(0.001)
 
     def _signal_all(self, number: int) -> bool:
         """True if a process was killed."""
@@ -174,18 +172,12 @@ class CgroupTrees(Trees):
         return [name for name in os.listdir(self._group) if name.startswith("call")]
 
     def _read(self, name: str) -> str:
-        descriptor = os.open(name, os.O_RDONLY, dir_fd=self._group)
-        try:
+        with opened(os.open(name, os.O_RDONLY, dir_fd=self._group)) as descriptor:
             return os.read(descriptor, 65536).decode()
-        finally:
-            os.close(descriptor)
 
     def _write(self, name: str, value: str) -> None:
-        descriptor = os.open(name, os.O_WRONLY, dir_fd=self._group)
-        try:
+        with opened(os.open(name, os.O_WRONLY, dir_fd=self._group)) as descriptor:
             os.write(descriptor, value.encode())
-        finally:
-            os.close(descriptor)
 
 
 class ReaperTrees(Trees):
@@ -313,7 +305,9 @@ def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[
         return set()  # only this process is left
     try:
         # A program that has not been exec'd yet is not visible in /proc, but known by its number.
-        condemned = {*program, *_outside(others)} - spared
+        processes = list_processes()
+        outside = set(processes) - set(others) - find_below(others, among=processes)
+        condemned = {*program, *outside} - spared
         for pid in condemned:
             _signal(pid, signal.SIGKILL)
         stopped -= condemned
@@ -329,8 +323,3 @@ def _signal(pid: int, number: signal.Signals) -> None:
     """Raises PermissionError, unlike `inside.trees.send_signal`: init must be able to end every process."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _outside(others: list[int]) -> set[int]:
-    processes = list_processes()
-    return set(processes) - set(others) - find_below(others, among=processes)

@@ -26,6 +26,7 @@ from pathlib import Path
 from corral.engine import syscalls
 from corral.engine.errors import SetupError
 from corral.engine.recipe import UID_RANGE_SIZE
+from corral.inside.nolinks import opened
 
 FIRST_UID = 0x7000_0000
 """Just above the range that systemd gives to containers."""
@@ -188,11 +189,8 @@ def _name_holders(locks: int | None) -> str:
     process: dict[str, str] = {}
     for slot in range(SLOTS):
         with contextlib.suppress(OSError):
-            file = os.open(str(slot), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=locks)
-            try:
+            with opened(os.open(str(slot), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=locks)) as file:
                 pid, _, data = os.read(file, _SIGNATURE_BYTES).decode(errors="replace").strip().partition(" ")
-            finally:
-                os.close(file)
             signed[data] += 1
             process[data] = pid
     shown = [f"{count} by {data or 'unknown'} (e.g. process {process[data]})" for data, count in signed.most_common()]

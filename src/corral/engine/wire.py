@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from corral.engine.errors import ProtocolError, explain_shortage
+from corral.inside.nolinks import opened
 
 Message = dict[str, Any]
 
@@ -54,11 +55,8 @@ def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (
         return
     if len(body) > MAX_PAYLOAD_BYTES:
         raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_PAYLOAD_BYTES}")
-    carrier = memory_file(body)
-    try:
+    with opened(memory_file(body)) as carrier:
         _send_raw(sock, b"M", (carrier, *descriptors), flags)
-    finally:
-        os.close(carrier)
 
 
 def answer(reply: socket.socket, message: Message, descriptors: tuple[int, ...] = ()) -> bool:
@@ -87,11 +85,8 @@ def receive(
         return None
     try:
         if data[:1] == b"M" and descriptors and allow_large:
-            carrier = descriptors.pop(0)
-            try:
+            with opened(descriptors.pop(0)) as carrier:
                 body = _read_carrier(carrier)
-            finally:
-                os.close(carrier)
         elif data[:1] == b"I":
             body = data[1:]
         else:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from corral.inside.lines import edit_text
-from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, open_folder, open_path, split
+from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, open_folder, open_path, opened, split
 from corral.inside.refusal import RefusedError
 
 MAX_EDIT_BYTES = 64 * 1024 * 1024
@@ -69,11 +69,8 @@ def look(path: str, *, follow: bool = True, links: bool = True) -> dict[str, Any
     if links:
         return describe(path, os.stat(path) if follow else os.lstat(path))
     above, name = os.path.split(path)
-    folder = open_folder("/", split(above))
-    try:
+    with opened(open_folder("/", split(above))) as folder:
         info = os.lstat(name or ".", dir_fd=folder)
-    finally:
-        os.close(folder)
     if stat.S_ISLNK(info.st_mode):
         raise LinkFoundError
     return describe(path, info)
@@ -154,7 +151,7 @@ def replacing(
     """A new file that takes the path's place at the end, or is removed if anything goes wrong.
 
     With `append` it begins with the content of the file before. The mode is `mode`, else that of the file before, else
-    0644. With `staged`, it may be created anew under its temporary name meanwhile.
+    0644. With `staged`, it may be created again under its temporary name meanwhile.
     """
     with _held_folder(path, parents=parents, links=links) as (folder, name):
         before = _find_existing(folder, name, exclusive=exclusive, links=links)
@@ -204,10 +201,8 @@ def _held_folder(path: str, *, parents: bool, links: bool) -> Iterator[tuple[int
     else:
         above, name = os.path.split(path)
         folder = open_folder("/", split(above), make=parents)
-    try:
+    with opened(folder):
         yield folder, name or "."  # "/" has no name, and is refused as any other folder
-    finally:
-        os.close(folder)
 
 
 def _refuse_magic(path: str) -> None:
@@ -233,26 +228,16 @@ def _find_existing(folder: int, name: str, *, exclusive: bool, links: bool) -> o
 
 
 def _copy_into(target: int, folder: int, name: str) -> None:
-    source = open_regular(name, links=False, folder=folder)
-    try:
+    with opened(open_regular(name, links=False, folder=folder)) as source:
         while piece := os.read(source, _COPIED_AT_ONCE):
             write_all(target, piece)
-    finally:
-        os.close(source)
-
-
-def write(path: str, content: bytes, **how: Any) -> None:
-    """Replace a file. `how`: the options of `replacing`."""
-    with replacing(path, **how) as new:
-        write_all(new.descriptor, content)
 
 
 def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = True) -> bytes | None:
     """Compare and swap: replace the content with what `make` returns for it, unless the file has changed meanwhile. If
     it returns None, the file stays as it is."""
     for _ in range(_EDIT_ATTEMPTS):
-        descriptor = open_regular(path, links=links)
-        try:
+        with opened(open_regular(path, links=links)) as descriptor:
             before = os.fstat(descriptor)
             changed = make(read_all(descriptor, limit=MAX_EDIT_BYTES))
             if changed is None:
@@ -260,8 +245,6 @@ def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = Tr
             _take_turn(descriptor)
             if _swap(path, before, changed, links=links):
                 return changed
-        finally:
-            os.close(descriptor)
     raise RefusedError("conflict", errno.EAGAIN, "the file kept changing while it was edited")
 
 
@@ -308,15 +291,15 @@ def edit(
     links: bool = True,
 ) -> dict[str, Any]:
     """Replace bytes in a file: `{"replacements": …, "sha256": …, "size": …}`."""
-    told: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def make(content: bytes) -> bytes:
-        nonlocal told
-        changed, told = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
+        nonlocal result
+        changed, result = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
         return changed
 
     change(path, make, links=links)
-    return told
+    return result
 
 
 # The tree.
@@ -327,8 +310,7 @@ def make_folder(path: str, *, parents: bool = False, mode: int | None = None) ->
     above, name = os.path.split(path.rstrip("/") or "/")
     if parents:
         make_folders(above)
-    folder = open_folder(above or ".", ())
-    try:
+    with opened(open_folder(above or ".", ())) as folder:
         flags = _LISTED
         try:
             os.mkdir(name or ".", 0o755, dir_fd=folder)
@@ -338,13 +320,8 @@ def make_folder(path: str, *, parents: bool = False, mode: int | None = None) ->
             flags &= ~getattr(os, "O_NOFOLLOW", 0)
         if mode is not None:
             # By descriptor: a program may have put a link in the place of a folder that was just created.
-            descriptor = os.open(name or ".", flags, dir_fd=folder)
-            try:
+            with opened(os.open(name or ".", flags, dir_fd=folder)) as descriptor:
                 os.fchmod(descriptor, mode)
-            finally:
-                os.close(descriptor)
-    finally:
-        os.close(folder)
 
 
 def make_folders(path: str) -> None:
@@ -395,11 +372,8 @@ def remove_tree(path: str, *, unlock: bool = False) -> None:
     """
     if unlock:
         os.chmod(path, 0o700)
-    parent = os.open(path, _LISTED)
-    try:
+    with opened(os.open(path, _LISTED)) as parent:
         _empty(parent, unlock=unlock)
-    finally:
-        os.close(parent)
     os.rmdir(path)
 
 
@@ -413,15 +387,12 @@ def _empty(top: int, *, unlock: bool) -> None:
         for name in folders:
             if unlock:
                 os.chmod(name, 0o700, dir_fd=top)
-            inner = os.open(name, _LISTED, dir_fd=top)
-            try:
+            with opened(os.open(name, _LISTED, dir_fd=top)) as inner:
                 for child in _unlink_files(inner):
                     counter += 1
                     if unlock:
                         os.chmod(child, 0o700, dir_fd=inner)
                     _lift(child, inner, f".corral-rm-{mark}-{counter}", top, unlock=unlock)
-            finally:
-                os.close(inner)
             os.rmdir(name, dir_fd=top)
 
 
@@ -443,9 +414,6 @@ def _lift(name: str, source: int, new_name: str, target: int, *, unlock: bool) -
         if error.errno != errno.EXDEV:
             raise
         # A folder of a lower layer can't be renamed. Those are our own, and not deep.
-        folder = os.open(name, _LISTED, dir_fd=source)
-        try:
+        with opened(os.open(name, _LISTED, dir_fd=source)) as folder:
             _empty(folder, unlock=unlock)
-        finally:
-            os.close(folder)
         os.rmdir(name, dir_fd=source)

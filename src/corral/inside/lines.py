@@ -34,13 +34,13 @@ def find_lines(file: BinaryIO, wanted: re.Pattern[bytes], *, piece_bytes: int = 
 
     A line longer than `piece_bytes` is searched in pieces of that size, and yielded once.
     """
-    number, told, whole = 0, 0, True
+    number, reported, whole = 0, 0, True
     while piece := file.readline(piece_bytes):
         number += whole
         whole = piece.endswith(b"\n")
         line = piece.rstrip(b"\r\n")
-        if number != told and wanted.search(line):
-            told = number
+        if number != reported and wanted.search(line):
+            reported = number
             yield number, line[:MAX_LINE_BYTES].decode("utf-8", "replace")
 
 

@@ -13,7 +13,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 try:
     import ctypes
@@ -48,6 +48,15 @@ class LinkFoundError(OSError):
         super().__init__(errno.ELOOP, "a part of the path is a link")
 
 
+@contextlib.contextmanager
+def opened(descriptor: int) -> Iterator[int]:
+    """Close a descriptor at the end."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def split(path: str) -> list[str]:
     """The parts of an absolute path, for the functions below."""
     return [part for part in path.split("/") if part]
@@ -67,10 +76,11 @@ def open_path(path: str, flags: int, *, links: bool = True, magic: bool = True, 
             return os.open(path, flags | os.O_CLOEXEC, dir_fd=base)
         return _open_last(os.open("/" if path.startswith("/") else ".", _FOLDER, dir_fd=base), split(path), flags)
     resolve = (0 if magic else RESOLVE_NO_MAGICLINKS) | (0 if links else RESOLVE_NO_SYMLINKS)
+    name = os.fsencode(path)
     try:
-        if links:
-            return openat2(folder, os.fsencode(path), flags, resolve=resolve)
-        return _open_long(folder, os.fsencode(path), flags, resolve=resolve)
+        if links or len(name) <= _PATH_BYTES:
+            return openat2(folder, name, flags, resolve=resolve)
+        return _open_long(folder, name, flags, resolve=resolve)
     except OSError as error:
         if not links and error.errno == errno.ELOOP:
             raise LinkFoundError from error
@@ -105,19 +115,16 @@ def open_folder(top: str | os.PathLike[str], parts: Iterable[str], *, make: bool
 
 def open_file(top: str | os.PathLike[str], parts: Sequence[str], flags: int) -> int:
     """Open a file of any kind below `top`. Raises: as `open_folder`."""
-    folder = os.open(top, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))
-    try:
+    with opened(os.open(top, _FOLDER & ~getattr(os, "O_NOFOLLOW", 0))) as folder:
         return open_path("/".join(parts) or ".", flags, links=False, folder=folder)
-    finally:
-        os.close(folder)
 
 
 def openat2(folder: int, path: bytes, flags: int, *, resolve: int) -> int:
     """openat2(2): open with rules about which links may be followed. Raises: OSError."""
     assert _libc is not None, "Linux, and an interpreter with ctypes"
-    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve), 24)
-    numbers = ctypes.c_long(_NR_OPENAT2), ctypes.c_long(folder)
-    descriptor: int = _libc.syscall(*numbers, ctypes.c_char_p(path), how, ctypes.c_long(24))
+    how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, resolve)
+    number, size = ctypes.c_long(_NR_OPENAT2), ctypes.c_long(len(how))
+    descriptor: int = _libc.syscall(number, ctypes.c_long(folder), path, how, size)
     if descriptor < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -174,11 +181,8 @@ def _walk(folder: int, parts: Iterable[str], *, make: bool = False) -> int:
 
 def _open_last(folder: int, parts: Sequence[str], flags: int) -> int:
     """Open a file of any kind below an open folder, which is closed."""
-    folder = _walk(folder, parts[:-1])
-    try:
+    with opened(_walk(folder, parts[:-1])) as folder:
         found = _open(parts[-1] if parts else ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, folder)
-    finally:
-        os.close(folder)
     if stat.S_ISLNK(os.fstat(found).st_mode):  # with O_PATH the link itself is opened
         os.close(found)
         raise LinkFoundError

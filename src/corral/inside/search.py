@@ -17,7 +17,7 @@ from typing import Any
 from corral.inside.files import change, describe, open_regular
 from corral.inside.glob import compile_glob, find_depth, is_included
 from corral.inside.lines import SNIFF_BYTES, compile_pattern, find_lines, is_text, substitute
-from corral.inside.nolinks import open_path
+from corral.inside.nolinks import open_path, opened
 from corral.inside.refusal import RefusedError
 
 _PIECE_BYTES = 1 << 20
@@ -156,11 +156,8 @@ class _Tree:
     @contextlib.contextmanager
     def open(cls, root: str, *, links: bool) -> Iterator[_Tree]:
         flags = getattr(os, "O_PATH", os.O_RDONLY | os.O_NONBLOCK)
-        top = open_path(root, flags, links=links)
-        try:
+        with opened(open_path(root, flags, links=links)) as top:
             yield cls(root, top, links=links)
-        finally:
-            os.close(top)
 
     def entries(self, folder: str) -> Iterator[tuple[str, os.stat_result | OSError]]:
         """The entries of one of its folders, sorted by name. Raises: OSError, at once."""
@@ -178,13 +175,8 @@ class _Tree:
                 return  # the folder was removed meanwhile
             yield from ((f"{folder.rstrip('/')}/{name}", info) for name, info in found)
 
-    @contextlib.contextmanager
-    def _open_folder(self, folder: str) -> Iterator[int]:
-        descriptor = open_path(self._below(folder), os.O_RDONLY | os.O_DIRECTORY, links=False, folder=self._top)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def _open_folder(self, folder: str) -> contextlib.AbstractContextManager[int]:
+        return opened(open_path(self._below(folder), os.O_RDONLY | os.O_DIRECTORY, links=False, folder=self._top))
 
     def open_file(self, path: str) -> int:
         """One of its files. Raises: as `open_regular`."""
@@ -199,7 +191,7 @@ class _Tree:
 
     def _below(self, path: str) -> str:
         below = self.relative(path)
-        if len(os.fsencode(below)) > _MAX_PATH_BYTES:
+        if len(below) > _MAX_PATH_BYTES // 4 and len(os.fsencode(below)) > _MAX_PATH_BYTES:
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         return below
 
@@ -233,7 +225,9 @@ class _Tree:
             return
         asked = compile_glob(include) if include else None
         for path, info in self.walk(outcome, hidden=hidden):
-            if stat.S_ISREG(info.st_mode) and is_included(os.path.basename(path), self.relative(path), asked):
+            if not stat.S_ISREG(info.st_mode):
+                continue
+            if asked is None or is_included(os.path.basename(path), self.relative(path), asked):
                 yield path
 
 

@@ -82,7 +82,8 @@ def test_draft_of_a_dead_process_is_swept(data: DataFolder) -> None:
     LayerStore(data).draft(RECIPE, kind="folder", first_uid=None)
     dead = data.layers / f".new-{2**22 + 1}-abc"  # above the highest number a process can have
     dead.mkdir()
-    sweep.sweep(data)
+    sweep.discard_dead(data)
+    sweep.empty_trash(data)
     assert dead.name not in names(data.layers)
     assert len(names(data.layers)) == 1
 
@@ -152,7 +153,8 @@ def test_rollback_leaves_the_files_of_the_snapshot(data: DataFolder) -> None:
 
 def test_stopped_sandbox_is_not_swept(data: DataFolder) -> None:
     folder, _ = make_stopped(data)
-    assert sweep.sweep(data) == []
+    assert sweep.discard_dead(data) == []
+    sweep.empty_trash(data)
     assert folder.is_dir()
 
 

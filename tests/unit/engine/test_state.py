@@ -167,7 +167,8 @@ def test_sweep_removes_the_dead_and_spares_the_living_and_the_kept(data: DataFol
         else:
             alive = descriptor
     try:
-        assert sweep.sweep(data) == ["dead"]
+        assert sweep.discard_dead(data) == ["dead"]
+        sweep.empty_trash(data)
         assert data.ids() == ["alive", "kept"]
         assert everything_below(data.trash) == []
     finally:
@@ -179,7 +180,8 @@ def test_sweep_removes_a_sandbox_whose_state_is_garbage(data: DataFolder) -> Non
         folder, descriptor = data.found(name, {})
         os.close(descriptor)
         (folder / "state.json").write_text(text)
-    assert sorted(sweep.sweep(data)) == ["a1", "a2", "a3", "a4"]
+    assert sorted(sweep.discard_dead(data)) == ["a1", "a2", "a3", "a4"]
+    sweep.empty_trash(data)
     assert data.ids() == []
 
 
@@ -192,7 +194,8 @@ def test_sweep_leaves_what_is_not_ours_alone(data: DataFolder, tmp_path: Path) -
     (folder / "link").symlink_to(foreign)
     (data.sandboxes / "stray-file").write_text("x")
     (data.path / "notes").mkdir()
-    sweep.sweep(data)
+    sweep.discard_dead(data)
+    sweep.empty_trash(data)
     assert (foreign / "precious").read_text() == "x"
     assert (data.path / "notes").is_dir()
     assert (data.sandboxes / "stray-file").exists()
@@ -202,7 +205,8 @@ def test_sandbox_that_was_being_founded_when_its_maker_was_killed_is_swept(data:
     folder, descriptor = data.found("a1", {"cgroups": []})
     os.close(descriptor)
     folder.rename(data.sandboxes / ".new-a1")  # where it stood a moment before
-    sweep.sweep(data)
+    sweep.discard_dead(data)
+    sweep.empty_trash(data)
     assert everything_below(data.sandboxes) == []
 
 
@@ -211,7 +215,8 @@ def test_sandbox_that_is_being_founded_right_now_is_spared(data: DataFolder) -> 
     unfinished = data.sandboxes / ".new-a1"
     folder.rename(unfinished)
     try:
-        sweep.sweep(data)
+        sweep.discard_dead(data)
+        sweep.empty_trash(data)
         assert (unfinished / "state.json").exists()
     finally:
         os.close(descriptor)
@@ -273,7 +278,8 @@ def test_what_a_killed_process_was_making_is_swept(data: DataFolder, name: str) 
         left.mkdir()
         (left / "part").write_text("x")
     os.utime(left, (0, 0))  # long ago, so that its maker can't be at work still
-    sweep.sweep(data)
+    sweep.discard_dead(data)
+    sweep.empty_trash(data)
     assert not left.exists()
 
 

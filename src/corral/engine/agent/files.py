@@ -10,6 +10,7 @@ from corral.engine import wire
 from corral.engine.agent.reply import Reply
 from corral.inside.filerequests import write_options
 from corral.inside.files import describe, open_regular, replacing
+from corral.inside.nolinks import opened
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import PIECE_BYTES
 from corral.inside.tars.unpacking import unpack_tree
@@ -20,11 +21,8 @@ Operation = Callable[[wire.Message, list[int], Reply], None]
 
 def open_for_reading(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
     """Hand out a descriptor of a regular file."""
-    descriptor = open_regular(message["path"], links=message.get("links", True))
-    try:
+    with opened(open_regular(message["path"], links=message.get("links", True))) as descriptor:
         reply.send({"stat": describe(message["path"], os.fstat(descriptor))}, (descriptor,))
-    finally:
-        os.close(descriptor)
 
 
 def write(message: wire.Message, descriptors: list[int], reply: Reply) -> None:

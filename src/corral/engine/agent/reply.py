@@ -37,11 +37,6 @@ class Reply:
         self._batch = []
         self._batch_bytes = 0
 
-    def refuse(self, refusal: wire.Message) -> None:
-        """Answer with a refusal, if the client still listens."""
-        with contextlib.suppress(OSError):
-            wire.send(self.sock, refusal)
-
     def close(self) -> None:
         """Close the socket."""
         with contextlib.suppress(OSError):

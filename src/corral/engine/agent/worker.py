@@ -61,12 +61,10 @@ def _settle(channel_fd: int, stage: Stage) -> socket.socket:
         os.dup2(null, number)
     os.chdir("/")
     os.umask(0o022)
-    if stage.identity.rootless:
-        syscalls.set_capabilities(0)
-    else:
+    if not stage.identity.rootless:
         os.setgroups([])
         syscalls.set_file_identity(CODE_UID, CODE_GID)
-        syscalls.set_capabilities(0)
+    syscalls.set_capabilities(0)
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     stage.seccomp.install()
@@ -105,8 +103,6 @@ def _run(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
         function(message, descriptors, reply)
     except Exception as error:  # noqa: BLE001 - `describe_refusal` decides which of them are refusals
         _refuse(reply, error)
-    with contextlib.suppress(OSError):
-        reply.close()
 
 
 def _answer_request(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
@@ -120,4 +116,5 @@ def _refuse(reply: Reply, error: Exception) -> None:
     refusal = describe_refusal(error)
     if refusal is None:
         raise error
-    reply.refuse(refusal)
+    with contextlib.suppress(OSError):  # the client has gone
+        wire.send(reply.sock, refusal)

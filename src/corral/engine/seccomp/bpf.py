@@ -6,7 +6,7 @@
 
 Classic BPF jumps forward only, so the program is written from its end to its start: what an instruction jumps to is
 there already, and a verdict is written once for all who come to it. That keeps the program short, and so cheap to
-install: the kernel compiles it anew each time. Only loads of number and arch come before the verdict of an
+install: the kernel compiles it each time. Only loads of number and arch come before the verdict of an
 unconditional rule: the kernel proves at install time that such a call is always allowed, and skips the filter for it.
 """
 

@@ -36,7 +36,7 @@ class _Region(NamedTuple):
         return None if any(both.says_null(whole) for whole in _wholes(both.set_to)) else both
 
     def says_null(self, whole: int) -> bool:
-        """Whether a whole argument is fixed to 0."""
+        """True if a whole argument is fixed to 0."""
         return self.mask & whole == whole and not self.value & whole
 
     def minus(self, other: "_Region") -> Iterator["_Region"]:

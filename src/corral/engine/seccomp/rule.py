@@ -32,7 +32,7 @@ class Match:
         return 32 if self.high else 0
 
     def holds(self, args: Sequence[int]) -> bool:
-        """Whether these arguments match."""
+        """True if these arguments match."""
         return args[self.argument] >> self.shift & self.mask in self.values
 
 
@@ -46,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The first case that holds decides; none: `errno` (`ALLOW` lets the call through)."""
+    """The first case that holds decides; if none does, `errno` (`ALLOW` lets the call through)."""
 
     errno: int
     reason: str = ""
@@ -54,7 +54,7 @@ class Rule:
 
     @property
     def denies_always(self) -> bool:
-        """Whether no argument gets through."""
+        """True if the call is refused with any arguments."""
         return self.errno != ALLOW and all(case.errno != ALLOW for case in self.cases)
 
     def decide(self, args: Sequence[int]) -> int:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from corral.engine.perform import open_layer
 from corral.engine.recipe import Identity, Layer, Recipe
-from corral.engine.storage import folder, loop
+from corral.engine.storage import loop
 from corral.engine.storage.folder import FolderStorage
 from corral.engine.storage.loop import LoopStorage
 
@@ -43,4 +44,6 @@ def choose(data_folder: str, *, root: bool) -> Storage:
 
 def mount_layer(layer: Layer) -> int:
     """A detached read-only mount of a layer. Raises: OSError."""
-    return loop.mount_layer(layer) if layer.kind == LoopStorage.kind else folder.mount_layer(layer)
+    if layer.kind == LoopStorage.kind:
+        return loop.mount_layer(layer)
+    return open_layer(os.path.join(layer.folder, "disk"))

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 
 from corral.engine.sampling import open_deep
+from corral.inside.nolinks import opened
 
 _CLONE = 0x40049409
 
@@ -73,11 +74,7 @@ class TreeCopy:
 
     @contextlib.contextmanager
     def _open_both(self, folder: bytes) -> Iterator[tuple[int, int]]:
-        with contextlib.ExitStack() as opened:
-            reader = open_deep(self._source, folder)
-            opened.callback(os.close, reader)
-            writer = open_deep(self._target, folder)
-            opened.callback(os.close, writer)
+        with opened(open_deep(self._source, folder)) as reader, opened(open_deep(self._target, folder)) as writer:
             yield reader, writer
 
     def _copy_folder(self, folder: bytes) -> list[bytes]:
@@ -121,27 +118,18 @@ class TreeCopy:
         first = self._linked.setdefault((found.st_dev, found.st_ino), path)
         if first == path:
             return False
-        folder = open_deep(self._target, os.path.dirname(first))
-        try:
+        with opened(open_deep(self._target, os.path.dirname(first))) as folder:
             os.link(os.path.basename(first), name, src_dir_fd=folder, dst_dir_fd=writer, follow_symlinks=False)
-        finally:
-            os.close(folder)
         return True
 
     def _copy_file(self, reader: int, writer: int, name: bytes) -> None:
-        source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=reader)
-        try:
+        with opened(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=reader)) as source:
             if not stat.S_ISREG(os.fstat(source).st_mode):
                 return  # replaced meanwhile, although everything should be frozen
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            target = os.open(name, flags, 0o600, dir_fd=writer)
-            try:
+            with opened(os.open(name, flags, 0o600, dir_fd=writer)) as target:
                 _copy_content(source, target)
                 self._dress(source, target)
-            finally:
-                os.close(target)
-        finally:
-            os.close(source)
 
     def _dress(self, source: int, target: int) -> None:
         """Owner, marks, mode and times."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from corral.engine.perform import open_layer
-from corral.engine.recipe import Identity, Layer, Recipe
+from corral.engine.recipe import Identity, Recipe
 from corral.engine.storage.layout import make_uppers
+from corral.inside.nolinks import opened
 
 
 class FolderStorage:
@@ -18,18 +19,8 @@ class FolderStorage:
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
         path = os.path.join(recipe.folder, "disk")
         os.makedirs(path, 0o700, exist_ok=True)
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opened(os.open(path, os.O_RDONLY | os.O_DIRECTORY)) as directory:
             if not identity.rootless:
                 os.chown(directory, identity.outer_uid, identity.outer_gid)  # init must pass through it
             make_uppers(recipe, identity, directory_fd=directory)
-        finally:
-            os.close(directory)
-        if identity.rootless:
-            return None
-        return open_layer(path, writable=True)
-
-
-def mount_layer(layer: Layer) -> int:
-    """A detached read-only mount of a layer."""
-    return open_layer(os.path.join(layer.folder, "disk"))
+        return None if identity.rootless else open_layer(path, writable=True)

@@ -21,6 +21,7 @@ from corral.engine import syscalls
 from corral.engine.recipe import Identity, Layer, Limits, Recipe
 from corral.engine.storage.copying import copy_sparse
 from corral.engine.storage.layout import make_uppers
+from corral.inside.nolinks import opened
 
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE, _LOOP_SET_CAPACITY = 0x4C82, 0x4C0A, 0x4C07
 _RESIZE_EXT4, _FREEZE, _THAW = 0x40086610, 0xC0045877, 0xC0045878
@@ -52,15 +53,10 @@ class LoopStorage:
         if shutil.which("mkfs.ext4", path=_PROGRAMS) is None:
             return False
         try:
-            control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
+            with opened(os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)) as control:
+                number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
         except OSError:
             return False
-        try:
-            number = fcntl.ioctl(control, _LOOP_CTL_GET_FREE)
-        except OSError:
-            return False
-        finally:
-            os.close(control)
         return os.path.exists(f"/dev/loop{number}")
 
     def prepare(self, recipe: Recipe, identity: Identity) -> int | None:
@@ -84,14 +80,12 @@ class LoopStorage:
     def mount(image: str) -> int:
         """A detached mount of an image file."""
         device_fd, device = _attach_loop(image)
-        try:
+        with opened(device_fd):
             attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | _NO_ACCESS_TIME
             # Barriers would flush the host's disk for every sync inside; a sandbox's files do not outlive a power cut.
             return syscalls.make_filesystem_mount(
                 "ext4", device, flags=("nobarrier", "noinit_itable"), attributes=attributes
             )
-        finally:
-            os.close(device_fd)
 
     def copy_template(self, limits: Limits, target: str) -> None:
         """Create an empty file system of that size in a new file. Raises: OSError."""
@@ -171,10 +165,8 @@ def mount_layer(layer: Layer) -> int:
     """A detached read-only mount of a layer. Any number of sandboxes may have one each."""
     device_fd, device = _attach_loop(os.path.join(layer.folder, "disk.img"), read_only=True)
     attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY | _NO_ACCESS_TIME
-    try:
+    with opened(device_fd):
         return syscalls.make_filesystem_mount("ext4", device, flags=("ro",), attributes=attributes)
-    finally:
-        os.close(device_fd)
 
 
 def freeze(mount_fd: int) -> None:
@@ -196,12 +188,8 @@ def thaw_left_over(image: str) -> None:
     for device in _devices_on(image) if os.path.exists(image) else ():
         with contextlib.suppress(OSError):
             mount = syscalls.make_filesystem_mount("ext4", device, flags=(), attributes=syscalls.MOUNT_ATTR_NODEV)
-            try:
-                root = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)
+            with opened(mount), opened(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mount)) as root:
                 thaw(root)
-                os.close(root)
-            finally:
-                os.close(mount)
 
 
 def grow(image: str, mount_fd: int, limits: Limits) -> None:
@@ -265,8 +253,7 @@ def _attach_loop(image: str, *, read_only: bool = False) -> tuple[int, str]:
     mode = os.O_RDONLY if read_only else os.O_RDWR
     flags = _AUTOCLEAR | (_READ_ONLY if read_only else 0)
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-    backing = os.open(image, mode | os.O_CLOEXEC)
-    try:
+    with opened(control), opened(os.open(image, mode | os.O_CLOEXEC)) as backing:
         while True:
             device = f"/dev/loop{fcntl.ioctl(control, _LOOP_CTL_GET_FREE)}"
             device_fd = os.open(device, mode | os.O_CLOEXEC)
@@ -279,6 +266,3 @@ def _attach_loop(image: str, *, read_only: bool = False) -> tuple[int, str]:
                     raise
             else:
                 return device_fd, device
-    finally:
-        os.close(backing)
-        os.close(control)

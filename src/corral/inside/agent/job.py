@@ -59,7 +59,7 @@ class Job:
         self.status = -1
         self.heard = b""
         self.end: dict[str, Any] | None = None
-        self.told = False
+        self.reported = False
         self.reason: str | None = None
         self.killing_until: float | None = None
         self.rest_asked = False

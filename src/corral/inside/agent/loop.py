@@ -223,7 +223,7 @@ class Agent:
     def _pass_on(self, stream: Stream, data: bytes) -> None:
         job = stream.job
         stream.quiet_since = None
-        if not job.told:
+        if not job.reported:
             self._take(job, stream, data)
             if stream.left is not None and not job.pty:
                 stream.left -= len(data)
@@ -261,7 +261,7 @@ class Agent:
     def _find_nothing(self, stream: Stream) -> None:
         """Nothing was there: after the program's end its output is complete. A terminal's last output comes later."""
         job = stream.job
-        if job.end is None or job.told:
+        if job.end is None or job.reported:
             return
         if job.pty:
             now = time.monotonic()
@@ -393,7 +393,7 @@ class Agent:
         if job.end is not None:
             return
         if "error" in message:
-            job.told = True
+            job.reported = True
             job.end = {}
             self._tell(b"f", job.number, message)
             self._drop(job)
@@ -416,7 +416,7 @@ class Agent:
 
     def _finish(self, job: Job) -> None:
         """Report the end, once all output before it has been sent."""
-        if job.end is None or job.told or any(stream.left and stream.left > 0 for stream in job.streams):
+        if job.end is None or job.reported or any(stream.left and stream.left > 0 for stream in job.streams):
             return
         for stream in job.streams:
             excess = max(0, len(stream.tail) - (job.limit - job.limit // 2))
@@ -425,7 +425,7 @@ class Agent:
             if stream.tail:
                 self._send(stream, bytes(stream.tail[excess:]))
                 stream.tail.clear()
-        job.told = True
+        job.reported = True
         self._tell(b"x", job.number, job.end)
         self._drop(job)
 

@@ -112,19 +112,14 @@ class Streams:
                 self.put()
                 self.fd = fd
             self.buffer += data
-            if self.direct or len(self.buffer) >= BURST_BYTES or (self.is_line() and not self.is_burst()):
+            is_burst = time.monotonic() - self.last < BURST_SECONDS
+            if self.direct or len(self.buffer) >= BURST_BYTES or (self.buffer.endswith(b"\n") and not is_burst):
                 self.put()
             elif not self.armed:
                 self.armed = True
                 self.bell.release()
         finally:
             self.leave()
-
-    def is_line(self) -> bool:
-        return self.buffer.endswith(b"\n")
-
-    def is_burst(self) -> bool:
-        return time.monotonic() - self.last < BURST_SECONDS
 
     def put(self) -> None:
         if self.buffer:

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterable
 
 from corral.inside.files import make_folders
+from corral.inside.nolinks import opened
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.inflating import Inflated
 from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
@@ -81,8 +82,7 @@ def _lay_down(reader: MemberReader, member: Member, path: str, inside: str) -> N
 
 def _write(reader: MemberReader, member: Member, path: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(path, flags, 0o600)
-    try:
+    with opened(os.open(path, flags, 0o600)) as file:
         for begin, piece in reader.content(member):
             done = 0
             while done < len(piece):
@@ -91,5 +91,3 @@ def _write(reader: MemberReader, member: Member, path: str) -> None:
         with contextlib.suppress(OSError, OverflowError):
             os.utime(file, (member.mtime, member.mtime))
         os.fchmod(file, member.mode & 0o1777)
-    finally:
-        os.close(file)

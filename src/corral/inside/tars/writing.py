@@ -9,6 +9,7 @@ import tarfile
 import time
 from typing import Callable
 
+from corral.inside.nolinks import opened
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import BLOCK, PIECE_BYTES, Segments
 
@@ -120,8 +121,7 @@ class _Packer:
             self._add_file(path, member)
 
     def _add_file(self, path: str, member: tarfile.TarInfo) -> None:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
+        with opened(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)) as file:
             info = os.fstat(file)
             if not stat.S_ISREG(info.st_mode):  # meanwhile
                 self.left_out.append(member.name)
@@ -137,8 +137,6 @@ class _Packer:
             else:
                 self._put(_encode_sparse(member, segments))
                 self._copy(file, segments)
-        finally:
-            os.close(file)
 
     def _count_if_changed(self, info: os.stat_result, size: int) -> None:
         """By ctime, which no program can set, and which a move changes too. An unchanged file is packed only once."""
