@@ -99,7 +99,9 @@ class ExecResult:
     @property
     def replaced_bytes(self) -> int:
         """How many bytes of `output` were not UTF-8."""
-        return _count_undecodable(self.output_bytes)
+        # Each of them is decoded to one surrogate.
+        text = self.output_bytes.decode("utf-8", "surrogateescape")
+        return sum("\udc80" <= character <= "\udcff" for character in text)
 
     @property
     def ok(self) -> bool:
@@ -359,8 +361,3 @@ class Event:
     sandbox_id: str
     backend: str
     details: dict[str, str | int | float | bool | None] = field(default_factory=dict)
-
-
-def _count_undecodable(data: bytes) -> int:
-    """Bytes that are not UTF-8: decoded once, each of them becomes one surrogate."""
-    return sum("\udc80" <= character <= "\udcff" for character in data.decode("utf-8", "surrogateescape"))

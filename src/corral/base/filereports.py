@@ -18,8 +18,9 @@ from corral.errors import (
     SandboxIsFolderError,
     became_a_link,
 )
+from corral.inside.lines import edit_text
 from corral.inside.refusal import RefusedError, describe_refusal
-from corral.results import FileInfo, FileKind, GrepMatch
+from corral.results import EditResult, FileInfo, FileKind, GrepMatch
 
 
 @contextlib.contextmanager
@@ -59,6 +60,33 @@ def file_error(refusal: Mapping[str, Any], *, path: str, sandbox_id: str | None,
         found = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
         return found(message, path=path, sandbox_id=sandbox_id, op=op)
     return SandboxFileError(message, path=path, sandbox_id=sandbox_id, op=op)
+
+
+def replace_text(
+    path: str,
+    content: bytes,
+    old: bytes,
+    new: bytes,
+    *,
+    replace_all: bool,
+    expected_sha256: str | None,
+    sandbox_id: str | None,
+) -> tuple[bytes, EditResult]:
+    """Edit the content of a file; returns the changed content and the result.
+
+    Raises:
+        EditError: `old` is not found, or found more than once without `replace_all`.
+        EditConflictError: the content is not `expected_sha256`.
+    """
+    with told(path, sandbox_id=sandbox_id, op="edit"):
+        changed, about = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
+    return changed, EditResult(path, **about)
+
+
+def changed_meanwhile(path: str, *, sandbox_id: str | None) -> EditConflictError:
+    """The error for an edit of a file that has changed."""
+    text = f"{path}: the file has changed since it was read"
+    return EditConflictError(text, path=path, sandbox_id=sandbox_id, op="edit", hint="read it again and retry")
 
 
 def file_info(item: Mapping[str, Any]) -> FileInfo:

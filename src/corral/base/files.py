@@ -1,32 +1,34 @@
-"""`AsyncFiles`: the files of a sandbox. A backend implements what is abstract, the rest is derived here."""
+"""`AsyncFiles`: the files of a sandbox. A backend implements what is abstract, the rest is derived here.
+
+`RequestFiles` implements most of it for backends with a file agent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
 
 from corral.base import transfer
-from corral.base.filereports import told
+from corral.base.filereports import file_info, grep_match
 from corral.errors import (
     CapabilityError,
-    EditConflictError,
     EditError,
+    EngineFaultError,
     SandboxFileError,
     SandboxFileNotFoundError,
     SandboxFileTooLargeError,
     SandboxNotFolderError,
 )
 from corral.inside.glob import split_absolute
-from corral.inside.lines import compile_pattern, edit_text
-from corral.paths import HostPath, SandboxPath, inside
+from corral.inside.lines import compile_pattern
+from corral.paths import HostPath, SandboxPath, describe, inside
 from corral.protocol import PathLike
 from corral.results import (
     DownloadResult,
@@ -44,6 +46,9 @@ _MOST_LOOKED_AT = 1_000_000
 DEFAULT_MATCH_LIMIT = 10_000
 CHUNK_BYTES = 256 * 1024
 
+Message = dict[str, Any]
+"""A request to a file agent, or its answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
@@ -54,6 +59,11 @@ class WriteRequest:
     parents: bool
     exclusive: bool
     append: bool
+
+    def describe(self) -> Message:
+        """As a request to a file agent, without its operation."""
+        options = {"parents": self.parents, "exclusive": self.exclusive, "append": self.append}
+        return {**describe(self.path), **options, **({} if self.mode is None else {"mode": self.mode})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,11 @@ class TextSearch:
     def compile(self) -> re.Pattern[bytes]:
         """Raises: RefusedError for an invalid regular expression."""
         return compile_pattern(self.pattern, fixed=self.fixed, ignore_case=self.ignore_case)
+
+    def describe(self) -> Message:
+        """As a request to a file agent, without its operation."""
+        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "root"}
+        return {**describe(self.root), **options}
 
 
 class AsyncFiles(ABC):
@@ -142,7 +157,7 @@ class AsyncFiles(ABC):
 
     @abstractmethod
     async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
-        """`remove`, but a path that does not exist is always an error, of a missing file or of a missing folder."""
+        """`remove`; a path that does not exist is an error."""
 
     @abstractmethod
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
@@ -439,6 +454,122 @@ class AsyncFiles(ABC):
             return False
 
 
+class RequestFiles(AsyncFiles):
+    """Files by requests to an agent inside that runs `corral.inside.filerequests`, over any wire.
+
+    These are all operations without a stream of content. A backend sends the requests, and implements reading and
+    writing.
+    """
+
+    @abstractmethod
+    async def _ask(self, message: Message, payloads: Sequence[bytes] = (), *, path: str) -> Message:
+        """The answer to a request. Raises: what the agent refuses."""
+
+    @abstractmethod
+    def _batches(
+        self, message: Message, payloads: Sequence[bytes] = (), *, path: str
+    ) -> AsyncGenerator[tuple[list[Any], Message | None], None]:
+        """An answer in batches of items; the last batch is empty, and comes with the final message."""
+
+    async def _collect(
+        self, message: Message, payloads: Sequence[bytes] = (), *, path: str
+    ) -> tuple[list[Any], Message]:
+        """All items of an answer, and its final message."""
+        items: list[Any] = []
+        async with contextlib.aclosing(self._batches(message, payloads, path=path)) as batches:
+            async for batch, last in batches:
+                items.extend(batch)
+                if last is not None:
+                    return items, last
+        raise EngineFaultError("the file agent's answer has no end", op=str(message["op"]))
+
+    async def _edit(
+        self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
+    ) -> EditResult:
+        message = {"op": "edit", **describe(path), "replace_all": replace_all, "expected_sha256": expected_sha256}
+        answer = await self._ask(message, (old, new), path=path)
+        return EditResult(path, int(answer["replacements"]), str(answer["sha256"]), int(answer["size"]))
+
+    # About files.
+
+    async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
+        target = self.at(path)
+        return file_info((await self._ask({"op": "stat", **describe(target), "follow": follow}, path=target))["stat"])
+
+    async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
+        target = self.at(path)
+        items, _ = await self._collect({"op": "list", **describe(target)}, path=target)
+        return [file_info(item) for item in items]
+
+    async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
+        target = self.at(path)
+        batches = self._batches({"op": "list", "path": target, "depth": depth}, path=target)
+        async with contextlib.aclosing(batches):
+            async for items, _ in batches:
+                yield [file_info(item) for item in items]
+
+    async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
+        message = {"op": "glob", **describe(root), "pattern": pattern, "hidden": hidden, "limit": limit}
+        items, last = await self._collect(message, path=root)
+        return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
+        # Filtered inside: the other files are not sent.
+        root = self.at(path)
+        message = {"op": "glob", **describe(root), "pattern": "**", "linked": True, "limit": limit}
+        items, last = await self._collect(message, path=root)
+        return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
+        root = self.at(path)
+        message = {"op": "glob", "path": root, "pattern": pattern, "hidden": True, "limit": limit}
+        async with contextlib.aclosing(self._batches(message, path=root)) as batches:
+            async for items, _ in batches:
+                yield [file_info(item) for item in items]
+
+    async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
+        root = self.at(path)
+        message = {"op": "grep", "path": root, "pattern": text, "fixed": True, "hidden": True, "limit": limit}
+        async with contextlib.aclosing(self._batches(message, path=root)) as batches:
+            async for items, _ in batches:
+                yield [grep_match(item) for item in items]
+
+    async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
+        message = {"op": "grep", **search.describe(), "limit": limit}
+        # As a payload: there may be more of them than fit into a message.
+        names = "\0".join(without).encode("utf-8", "surrogateescape")
+        items, last = await self._collect(message, (names,) if names else (), path=search.root)
+        return GrepResult(tuple(map(grep_match, items)), bool(last["truncated"]), _texts(last["unreadable"]))
+
+    async def _replace(self, search: TextSearch, new: bytes) -> ReplaceResult:
+        message = {"op": "replace", **search.describe()}
+        items, last = await self._collect(message, (new,), path=search.root)
+        return ReplaceResult({str(i["path"]): int(i["replacements"]) for i in items}, _texts(last["unreadable"]))
+
+    # Changing the tree.
+
+    async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
+        message = {"op": "move", "source": self.at(source), "target": self.at(target), "overwrite": overwrite}
+        await self._ask(message, path=self.at(source))
+
+    async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
+        if path == "/":
+            raise SandboxFileError("the root folder can't be removed", path=path, op="remove")
+        await self._ask({"op": "remove", "path": path, "recursive": recursive}, path=path)
+
+    async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
+        message = {"op": "mkdir", "path": self.at(path), "parents": parents}
+        if mode is not None:
+            message["mode"] = mode
+        await self._ask(message, path=self.at(path))
+
+    async def symlink(self, path: PathLike, target: str) -> None:
+        await self._ask({"op": "link", "path": self.at(path), "target": target}, path=self.at(path))
+
+    async def chmod(self, path: PathLike, mode: int) -> None:
+        await self._ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
+
+
 def encode(text: str | bytes) -> bytes:
     """Bytes unchanged, text as UTF-8 (surrogates stand for bytes that are not UTF-8)."""
     return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
@@ -471,68 +602,5 @@ async def _chain(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
         yield piece
 
 
-async def stream_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
-    """The content of an open regular file, which is closed at the end.
-
-    Up to the size it had when opened: a file may grow for ever.
-    """
-    try:
-        size, place = os.fstat(descriptor).st_size, 0
-        while place < size:
-            chunk = await _read_at(descriptor, min(chunk_bytes, size - place), place)
-            if not chunk:
-                return
-            place += len(chunk)
-            yield chunk
-            await asyncio.sleep(0)
-    finally:
-        os.close(descriptor)
-
-
-async def _read_at(descriptor: int, count: int, place: int) -> bytes:
-    """Read at once what is in memory; what must come from a disk is read in a thread, not to block the event loop."""
-    if hasattr(os, "preadv"):
-        buffer = bytearray(count)
-        try:
-            return bytes(buffer[: os.preadv(descriptor, [buffer], place, getattr(os, "RWF_NOWAIT", 0))])
-        except BlockingIOError:
-            return await asyncio.to_thread(_read_own, os.dup(descriptor), count, place)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
-    return os.pread(descriptor, count, place)
-
-
-def _read_own(descriptor: int, count: int, place: int) -> bytes:
-    """With its own descriptor: a cancelled caller closes the other one while the thread still reads."""
-    try:
-        return os.pread(descriptor, count, place)
-    finally:
-        os.close(descriptor)
-
-
-def replace_text(
-    path: str,
-    content: bytes,
-    old: bytes,
-    new: bytes,
-    *,
-    replace_all: bool,
-    expected_sha256: str | None,
-    sandbox_id: str | None,
-) -> tuple[bytes, EditResult]:
-    """Edit the content of a file; returns the changed content and the result.
-
-    Raises:
-        EditError: `old` is not found, or found more than once without `replace_all`.
-        EditConflictError: the content is not `expected_sha256`.
-    """
-    with told(path, sandbox_id=sandbox_id, op="edit"):
-        changed, about = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
-    return changed, EditResult(path, **about)
-
-
-def changed_meanwhile(path: str, *, sandbox_id: str | None) -> EditConflictError:
-    """The error for an edit of a file that has changed."""
-    text = f"{path}: the file has changed since it was read"
-    return EditConflictError(text, path=path, sandbox_id=sandbox_id, op="edit", hint="read it again and retry")
+def _texts(items: Sequence[object]) -> tuple[str, ...]:
+    return tuple(str(item) for item in items)

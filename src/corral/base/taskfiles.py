@@ -10,9 +10,8 @@ from typing import Any
 from corral.base.agent.process import Task
 from corral.base.exchange import SPOOL_BYTES, Exchange, Known, exchanging, measured
 from corral.base.filereports import file_error
-from corral.base.files import CHUNK_BYTES, WriteRequest
+from corral.base.files import CHUNK_BYTES, Message, RequestFiles, WriteRequest
 from corral.base.process import AsyncProcess
-from corral.base.requestfiles import Message, RequestFiles, describe_write
 from corral.errors import ExecError, SandboxFileError, SandboxFileInterruptedError
 from corral.inside.bundle import bundle
 from corral.inside.jsonbounds import count_values
@@ -122,7 +121,7 @@ class TaskFiles(RequestFiles):
         await self._write_stream(request, Known(data))
 
     async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
-        line = await self._send({"op": "write", **describe_write(request)}, content, path=request.path)
+        line = await self._send({"op": "write", **request.describe()}, content, path=request.path)
         return int(line["size"])
 
     async def _send(self, message: Message, content: AsyncIterable[bytes], *, path: str) -> Message:

@@ -13,7 +13,6 @@ from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, reading
 from corral.base.exchange import Known, measured
 from corral.base.files import WriteRequest
-from corral.base.requestfiles import describe_write
 from corral.base.taskfiles import Spawn, TaskFiles, frame
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
 from corral.paths import FollowedPath
@@ -63,7 +62,7 @@ class DaytonaFiles(TaskFiles):
         if request.append or not _may_transfer(target):
             return await super()._write_stream(request, content)
         counted, source = measured(content), asyncio.get_running_loop().create_future()
-        message = describe_write(request)
+        message = request.describe()
         del message["append"], message["links"]
         async with self._task({"op": "stage", **message}, frame(_when(source)), path=target) as run:
             place = str((await run.line())["place"])

@@ -20,8 +20,8 @@ from corral.backends.daytona.powers import CHANGE_SECONDS, change_limits, take_s
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, mapped
 from corral.base.agent.process import AgentProcess, Task
+from corral.base.files import Message
 from corral.base.process import AsyncProcess
-from corral.base.requestfiles import Message
 from corral.base.taskfiles import file_task, task_request
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import (

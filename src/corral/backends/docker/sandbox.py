@@ -27,8 +27,7 @@ from corral.backends.docker.process import DockerProcess
 from corral.backends.docker.seam import gone, is_gone, mapped
 from corral.base.agent.channel import Channel, Channels
 from corral.base.agent.process import AgentProcess
-from corral.base.files import AsyncFiles
-from corral.base.requestfiles import Message
+from corral.base.files import AsyncFiles, Message
 from corral.base.shellfiles.files import ShellFiles
 from corral.base.taskfiles import TaskFiles, file_task, task_request
 from corral.client.sandbox import AsyncSandbox

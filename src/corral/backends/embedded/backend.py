@@ -126,7 +126,7 @@ class EmbeddedBackend(StoppedSandboxes):
         return sandbox
 
     async def list(self) -> Sequence[SandboxInfo]:
-        return await keepers.list_all(self.data_folder)
+        return await asyncio.to_thread(keepers.list_all, self.data_folder)
 
     async def glance(self) -> frozenset[str]:
         return await asyncio.to_thread(keepers.glance, self.data_folder)

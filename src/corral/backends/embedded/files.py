@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -24,8 +25,7 @@ from corral.backends.embedded import seam
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.writerthread import WriterThread
 from corral.base.filereports import file_error
-from corral.base.files import CHUNK_BYTES, DEFAULT_READ_LIMIT_BYTES, WriteRequest, stream_descriptor
-from corral.base.requestfiles import RequestFiles, describe_write
+from corral.base.files import CHUNK_BYTES, DEFAULT_READ_LIMIT_BYTES, RequestFiles, WriteRequest
 from corral.concurrency.waiting import wait_for
 from corral.engine import wire
 from corral.engine.errors import GoneError
@@ -205,7 +205,7 @@ class EmbeddedFiles(RequestFiles):
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         descriptor = await self._open(target)
-        async with contextlib.aclosing(stream_descriptor(descriptor, chunk_bytes=chunk_bytes)) as stream:
+        async with contextlib.aclosing(_read_descriptor(descriptor, chunk_bytes=chunk_bytes)) as stream:
             async for chunk in stream:
                 yield chunk
 
@@ -224,14 +224,14 @@ class EmbeddedFiles(RequestFiles):
     async def _write(self, request: WriteRequest, data: bytes) -> None:
         carrier = wire.memory_file(data) if len(data) < CHUNK_BYTES else await asyncio.to_thread(wire.memory_file, data)
         try:
-            await self._agent.ask({"op": "write", **describe_write(request)}, (carrier,), path=request.path)
+            await self._agent.ask({"op": "write", **request.describe()}, (carrier,), path=request.path)
         finally:
             os.close(carrier)
 
     async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
         path, total = request.path, 0
         # Closing the socket without a commit makes the agent delete the unfinished file.
-        async with self._agent.talking({"op": "write_stream", **describe_write(request)}, path=path) as sock:
+        async with self._agent.talking({"op": "write_stream", **request.describe()}, path=path) as sock:
             opened, descriptors = await seam.receive(sock)
             if "opened" not in opened or len(descriptors) != 1:
                 wire.close_all(descriptors)
@@ -319,6 +319,46 @@ class EmbeddedFiles(RequestFiles):
                 message, descriptors = await seam.receive(sock)
                 wire.close_all(descriptors)
         return int(self._agent.check(message, target, "unpack")["count"])
+
+
+async def _read_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:
+    """The content of an open regular file, which is closed at the end.
+
+    Up to the size it had when opened: a file may grow for ever.
+    """
+    try:
+        size, place = os.fstat(descriptor).st_size, 0
+        while place < size:
+            chunk = await _read_at(descriptor, min(chunk_bytes, size - place), place)
+            if not chunk:
+                return
+            place += len(chunk)
+            yield chunk
+            await asyncio.sleep(0)
+    finally:
+        os.close(descriptor)
+
+
+async def _read_at(descriptor: int, count: int, place: int) -> bytes:
+    """Read at once what is in memory; what must come from a disk is read in a thread, not to block the event loop."""
+    if hasattr(os, "preadv"):
+        buffer = bytearray(count)
+        try:
+            return bytes(buffer[: os.preadv(descriptor, [buffer], place, getattr(os, "RWF_NOWAIT", 0))])
+        except BlockingIOError:
+            return await asyncio.to_thread(_read_own, os.dup(descriptor), count, place)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+    return os.pread(descriptor, count, place)
+
+
+def _read_own(descriptor: int, count: int, place: int) -> bytes:
+    """With its own descriptor: a cancelled caller closes the other one while the thread still reads."""
+    try:
+        return os.pread(descriptor, count, place)
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager

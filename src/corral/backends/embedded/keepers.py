@@ -215,12 +215,8 @@ def spec_from(info: dict[str, Any]) -> Spec:
     return Spec(**kept, name=info.get("name"), labels=info.get("labels", {}), resources=resources, lifetime=lifetime)
 
 
-async def list_all(data_folder: Path) -> list[SandboxInfo]:
+def list_all(data_folder: Path) -> list[SandboxInfo]:
     """All detached sandboxes."""
-    return await asyncio.to_thread(_list_all, data_folder)
-
-
-def _list_all(data_folder: Path) -> list[SandboxInfo]:
     everything = find_all(data_folder)
     infos = []
     for start in range(0, len(everything), _AT_ONCE):

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from corral.backends.memory import archive as archives
 from corral.backends.memory import search as searching
 from corral.backends.memory.tree import WRITE, Node, Spot, Tree, refuse
-from corral.base.filereports import told
-from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest, replace_text
+from corral.base.filereports import replace_text, told
+from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest
 from corral.errors import became_a_link
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike

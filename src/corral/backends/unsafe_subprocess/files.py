@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from corral.backends.unsafe_subprocess.folders import Names
 from corral.base.filereports import told
-from corral.base.files import DEFAULT_MATCH_LIMIT
+from corral.base.files import DEFAULT_MATCH_LIMIT, Message
 from corral.base.process import AsyncProcess
-from corral.base.requestfiles import Message
 from corral.base.taskfiles import Spawn, TaskFiles
 from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike

@@ -12,7 +12,7 @@ from corral.backends.unsafe_subprocess.agent import Agents, get_portal
 from corral.backends.unsafe_subprocess.files import HostFiles
 from corral.backends.unsafe_subprocess.folders import HostFolder, Names
 from corral.base.agent.process import AgentProcess, Task
-from corral.base.requestfiles import Message
+from corral.base.files import Message
 from corral.base.taskfiles import file_task, task_request
 from corral.errors import CapabilityError, WorkdirError
 from corral.protocol import SandboxPrimitives, SpawnRequest

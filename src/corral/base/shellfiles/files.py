@@ -8,8 +8,8 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 
 from corral.base.exchange import Known, measured
-from corral.base.filereports import told
-from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest, changed_meanwhile, replace_text
+from corral.base.filereports import changed_meanwhile, replace_text, told
+from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest
 from corral.base.shellfiles import scripts
 from corral.base.shellfiles import search as searching
 from corral.base.shellfiles.faults import has_word, make_error

@@ -250,14 +250,11 @@ class Interpreter:
             kept.add(event)
         return kept.result()
 
-    def follow(self, context: str = DEFAULT_CONTEXT, *, run: str | None = None) -> AsyncIterator[RunEvent]:
+    async def follow(self, context: str = DEFAULT_CONTEXT, *, run: str | None = None) -> AsyncIterator[RunEvent]:
         """The events of a run (by default the last one, which may be in progress), as far as recorded.
 
         Also of runs of another process. Leaving it early does not stop the run. Raises: NotRecordedError.
         """
-        return self._follow(context, run)
-
-    async def _follow(self, context: str, run: str | None) -> AsyncIterator[RunEvent]:
         found = await self._find(context)
         async for event in found.follow(run):
             yield event
@@ -288,7 +285,9 @@ class Interpreter:
         if known is not None:
             return known
         infos = [info for info in await self._box.list_recorded() if info.name.startswith(PREFIX)]
-        mine = sorted((info for info in infos if _id_of(info) == context_id), key=_by_age)
+        mine = sorted(
+            (info for info in infos if _id_of(info) == context_id), key=lambda info: (info.running, info.started)
+        )
         if mine:
             process, found = await InterpreterProcess.attach(self._box, mine[-1].name)
             cwd = found.cwd or self._box.spec.workdir
@@ -359,10 +358,6 @@ async def _describe(context: Context) -> ContextInfo:
 
 def _id_of(info: RecordInfo) -> str:
     return info.name[len(PREFIX) :].rpartition(":")[0]
-
-
-def _by_age(info: RecordInfo) -> tuple[bool, float]:
-    return (info.running, info.started)
 
 
 def unknown(context_id: str, sandbox_id: str) -> NotRecordedError:

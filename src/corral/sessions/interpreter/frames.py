@@ -108,7 +108,7 @@ def parse_json(data: bytes | str) -> Any:
         return None
     try:
         # As UTF-8: the parser would also accept UTF-16, in which nothing was counted.
-        value = json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=_no_number, parse_float=_finite)
+        value = json.loads(data.decode("utf-8", "surrogatepass"), parse_constant=lambda _: None, parse_float=_finite)
         if any(sign in data for sign in _SURROGATES):
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
             try:
@@ -118,10 +118,6 @@ def parse_json(data: bytes | str) -> Any:
     except (ValueError, RecursionError):
         return None
     return value
-
-
-def _no_number(_: str) -> None:
-    return None
 
 
 def _finite(text: str) -> float | None:
