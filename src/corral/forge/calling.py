@@ -1,9 +1,9 @@
-"""Calling many functions, only some at a time; and calling functions of users, async or not, within a time."""
+"""Calling many functions, a limited number at once; and calling users' functions, async or not, with a timeout."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import concurrent.futures
 import contextvars
 import inspect
 import threading
@@ -31,16 +31,18 @@ async def do_all(items: Sequence[T], work: Callable[[T], Awaitable[R]], *, jobs:
             for _ in range(min(jobs, len(items))):
                 group.create_task(take_turns())
     except BaseExceptionGroup as errors:
-        first = _first(errors)
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]
         raise first from first.__cause__  # the group says nothing more, and the cause must not be lost
     return [results[index] for index in range(len(items))]
 
 
 async def call(function: Callable[..., Any], *values: object, timeout: float, who: str) -> Any:
-    """Call a function of the user's: an async one here, any other in a thread, so that it may take its time.
+    """Call a user's function: an async one here, any other in a thread, so that it does not block the event loop.
 
     Raises:
-        JudgeError: out of time. A thread can't be ended: it runs on, and what it says then is not heard.
+        JudgeError: timed out. A thread can't be stopped: it runs on, and its result is ignored.
         Exception: what it raises.
     """
     clock = asyncio.timeout(timeout)
@@ -62,32 +64,19 @@ async def call_in_thread(function: Callable[..., Any], *values: object, name: st
     Raises:
         Exception: what it raises. SystemExit and the like, which no future takes, become RuntimeError.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # a caller that is cancelled stops waiting, but can't cancel the thread
     context = contextvars.copy_context()
 
-    def settle(value: object, error: BaseException | None) -> None:
-        if future.done():
-            return  # out of time, or cancelled
-        if error is None:
-            future.set_result(value)
-        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
-            future.set_exception(error)
-        else:
-            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
-
     def work() -> None:
-        value: object = None
-        error: BaseException | None = None
         try:
-            value = context.run(function, *values)
-        except BaseException as caught:  # noqa: BLE001 - handed over
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, value, error)
+            future.set_result(context.run(function, *values))
+        except BaseException as error:  # noqa: BLE001 - handed over
+            fits = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            future.set_exception(error if fits else RuntimeError(f"{type(error).__name__}: {error}"))
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -99,10 +88,3 @@ def check_callable(function: object, *, what: str) -> None:
     """Raises: SpecError if it can't be called."""
     if not callable(function):
         raise SpecError(f"{what}: {function!r} is not callable", hint="give a function")
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    found: BaseException = errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found

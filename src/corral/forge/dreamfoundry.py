@@ -246,7 +246,7 @@ def run_forge(
         SpecError: malformed candidates.
         CapabilityError: a backend without isolation.
     """
-    chosen = candidates if candidates is not None else [script.to_dict() for script in find_scripts()]
+    chosen = list(candidates) if candidates is not None else [script.to_dict() for script in find_scripts()]
     wanted = [_as_job(candidate, objective) for candidate in chosen]
     out = None if quiet else sys.stdout
     lack = find_lack() if use_daytona else None

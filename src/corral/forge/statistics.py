@@ -31,16 +31,14 @@ def find_median(values: Sequence[float]) -> float:
         ValueError: no values, or one that is not finite.
     """
     ordered = _check(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return _between(ordered[middle - 1], ordered[middle])
+    low, high = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return min(max(low / 2 + high / 2, low), high)  # halved first: the sum of what is finite may not be
 
 
 def find_mean(values: Sequence[float]) -> float:
     """The mean, which never leaves the range of the values. Raises: as `find_median`."""
     ordered = _check(values)
-    # Divided first: the sum of what is finite may not be.
+    # Divided first, for the same reason.
     return min(max(math.fsum(value / len(ordered) for value in ordered), ordered[0]), ordered[-1])
 
 
@@ -126,10 +124,6 @@ def _check(values: Sequence[float]) -> list[float]:
     if not all(math.isfinite(value) for value in values):
         raise ValueError("a value is not finite")
     return sorted(float(value) for value in values)
-
-
-def _between(low: float, high: float) -> float:
-    return min(max(low / 2 + high / 2, low), high)
 
 
 def _coverage(below: int, count: int) -> float:

@@ -190,7 +190,8 @@ def _find_start(line: str, block: _Block | None) -> _Block | None:
         return _Block("heading", match[2], level=len(match[1]))
     item = _ITEM.match(line)
     body = item[2] if item else line.strip()
-    if block is not None and _label(body) in _LABELS - _TITLE_WORDS:
+    label, _ = _field(body)
+    if block is not None and label in _LABELS - _TITLE_WORDS:
         return None
     if item:
         if block is not None and block.kind == "item" and len(item[1].expandtabs(4)) > block.level:
@@ -200,7 +201,7 @@ def _find_start(line: str, block: _Block | None) -> _Block | None:
         return _Block("item", body, level=len(item[1].expandtabs(4)))
     decoration = _DECORATION.match(body)
     bold = _BOLD.match(body, decoration.end() if decoration else 0)
-    if bold and _label(body) not in _LABELS and _has_word(bold[1]) and not _is_bare(bold[1]):
+    if bold and label not in _LABELS and _has_word(bold[1]) and not _is_bare(bold[1]):
         return _Block("line", body)
     return None
 
@@ -214,7 +215,7 @@ def _read_row(block: _Block, year: int) -> FoundEvent:
     def column(words: set[str]) -> str:
         return next((cells.get(n, "") for n, name in enumerate(names) if name in words), "")
 
-    url, good = _find_url(column(_URL_WORDS), bare=True) if column(_URL_WORDS) else ("", False)
+    url, good = _find_url(column(_URL_WORDS), bare=True)
     if not url:
         url, good = _find_url(whole)
     title = _title(column(_TITLE_WORDS)) or next(
@@ -227,11 +228,12 @@ def _read_row(block: _Block, year: int) -> FoundEvent:
 def _read_block(block: _Block, year: int) -> FoundEvent:
     title, date_text, url_text = "", "", ""
     for line in block.lines:
-        label, value = _label(line), _value(line)
+        label, value = _field(line)
         title = title or (_title(value) if label in _TITLE_WORDS else "")
         date_text = date_text or (value if label in _DATE_WORDS and find_date(value, year=year) else "")
         url_text = url_text or (value if label in _URL_WORDS else "")
-    first = _value(block.first) if _label(block.first) in _TITLE_WORDS else block.first
+    label, value = _field(block.first)
+    first = value if label in _TITLE_WORDS else block.first
     url, good = _find_url(url_text, bare=True)
     if not url:
         url, good = _find_url(block.text)
@@ -294,14 +296,10 @@ def _has_word(text: str) -> bool:
     return re.search(r"[^\W\d_]{2,}", text) is not None
 
 
-def _label(line: str) -> str:
+def _field(line: str) -> tuple[str, str]:
+    """The label and the value of a line such as `Date: 1 May`; without a label, an empty one and the whole line."""
     match = _FIELD.match(line)
-    return match[1].strip().lower() if match else ""
-
-
-def _value(line: str) -> str:
-    match = _FIELD.match(line)
-    return match[2] if match else line
+    return (match[1].strip().lower(), match[2]) if match else ("", line)
 
 
 def _plain(text: str) -> str:

@@ -75,14 +75,11 @@ def show_file(folder: Path, name: str, *, text_bytes: int, image_bytes: int) -> 
             if kind == "binary":
                 note = f"the first {_HEX_BYTES} of {size} bytes" if size > _HEX_BYTES else ""
                 return Shown(kind="binary", text=show_bytes(head), note=note)
-            return _show_text(head + file.read(max(0, text_bytes + 1 - len(head))), size, text_bytes)
+            data = head + file.read(max(0, text_bytes + 1 - len(head)))
+            note = f"the first {show_size(text_bytes)} of {show_size(size)}" if len(data) > text_bytes else ""
+            return Shown(kind="text", text=clean(data[:text_bytes].decode("utf-8", "replace")), note=note)
     except OSError as error:
         return Shown(kind="binary", note=f"could not be read: {error.strerror or 'not a file below the folder'}")
-
-
-def _show_text(data: bytes, size: int, limit: int) -> Shown:
-    note = f"the first {show_size(limit)} of {show_size(size)}" if len(data) > limit else ""
-    return Shown(kind="text", text=clean(data[:limit].decode("utf-8", "replace")), note=note)
 
 
 def show_bytes(data: bytes) -> str:

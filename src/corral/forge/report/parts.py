@@ -56,11 +56,8 @@ def flatten(values: Mapping[str, Any], *, before: str = "") -> Iterable[tuple[st
         if isinstance(value, Mapping) and value:
             yield from flatten(value, before=f"{before}{key}.")
         else:
-            yield f"{before}{key}", _show_size(key, value) or _show_value(value)
-
-
-def _show_size(key: str, value: object) -> str:
-    return show_size(value) if key.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool) else ""
+            is_size = key.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool)
+            yield f"{before}{key}", show_size(value) if is_size else _show_value(value)
 
 
 def _show_value(value: object) -> str:

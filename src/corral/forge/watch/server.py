@@ -110,7 +110,7 @@ class WatchServer:
         """For a contest in this process, on any thread. Does nothing if the log is followed: it has the same events."""
         if self._follow:
             return
-        if self._loop is None or _running_loop() is self._loop:
+        if self._loop is None:
             self._hub.add(event)
         else:
             with contextlib.suppress(RuntimeError):  # the page's loop has ended; the contest goes on
@@ -281,10 +281,3 @@ async def _read_rest(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
         for _ in range(32):
             if not await reader.read(_BUFFER_BYTES):
                 return
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
