@@ -23,6 +23,9 @@ from daytona import (
 )
 from daytona_api_client.exceptions import NotFoundException
 
+from corral.errors import BackendUnavailableError, SnapshotNotFoundError
+from corral.server.reconcile import reconcile
+from corral.server.store.rows import Snapshot
 from server.conftest import InProcess
 
 
@@ -199,3 +202,33 @@ def test_programs_and_their_records_outlive_a_snapshot(daytona: Daytona, sandbox
         if other is not None:
             other.delete()
         daytona.snapshot.delete(made)
+
+
+async def test_a_deletion_that_fails_at_the_backend_is_not_forgotten(
+    in_process: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the backend would keep the files of a snapshot that no client can find."""
+    server, headers = in_process.server, in_process.headers()
+    organisation = server.keyring.organisation_named("default")
+    snapshot = Snapshot(
+        id=str(uuid.uuid4()), organisation_id=organisation.id, name="kept", engine_id="e", cpu=1, memory=1, disk=1
+    )
+    server.snapshots.put(snapshot)
+    failures = [BackendUnavailableError("the disk can't be written"), BackendUnavailableError("nor now")]
+    deleted = []
+
+    async def delete_snapshot(snapshot_id: str) -> None:
+        if failures:
+            raise failures.pop()
+        deleted.append(snapshot_id)
+        raise SnapshotNotFoundError("it is gone already")
+
+    monkeypatch.setattr(server.backend, "delete_snapshot", delete_snapshot)
+    async with in_process.session.delete(in_process.url + "/snapshots/kept", headers=headers) as response:
+        assert response.status == 503
+    await reconcile(server.lifecycle, [])  # as after a restart
+    assert (snapshot.state, server.snapshots.look_up("kept", organisation_id=organisation.id)) == ("removing", snapshot)
+    async with in_process.session.delete(in_process.url + "/snapshots/kept", headers=headers) as response:
+        assert response.status == 200
+    assert deleted == ["e"]
+    assert server.snapshots.look_up("kept", organisation_id=organisation.id) is None

@@ -10,7 +10,7 @@ import asyncio
 import codecs
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,7 @@ class Large:
 class ManyItems:
     """An answer that is a list, or an object around one list, produced in batches."""
 
-    batches: AsyncIterator[list[Any]]
+    batches: AsyncGenerator[list[Any], None]
     around: tuple[bytes, bytes] = (b"[", b"]")
 
 
@@ -192,7 +192,7 @@ async def _slices_of_batches(answer: ManyItems) -> AsyncGenerator[bytes, None]:
     before, after = answer.around
     held = bytearray(before)
     empty = True
-    async with contextlib.aclosing(answer.batches):  # type: ignore[type-var]  # typed as an iterator
+    async with contextlib.aclosing(answer.batches):
         async for batch in answer.batches:
             for start in range(0, len(batch), SLICE_ITEMS):
                 part = _encode(batch[start : start + SLICE_ITEMS])[1:-1]

@@ -28,6 +28,7 @@ from corral.base.process import ALLOWANCE
 from corral.concurrency.waiting import PACE
 from corral.errors import CorralError
 from corral.inside.jsonbounds import outside_texts
+from corral.results import timestamp
 from corral.server import log
 from corral.server.answers import Large, ManyItems, PlainText, send
 from corral.server.auth import Admission, Doorkeeper, find_key
@@ -37,7 +38,6 @@ from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identit
 from corral.server.signing import identify_signer
 from corral.server.sockets import close_socket
 from corral.server.translate import translate
-from corral.server.wire.base import timestamp
 
 if TYPE_CHECKING:
     from corral.server.app import Server

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from corral.results import timestamp
 from corral.server.settings import TOOLBOX
 from corral.server.store.rows import Sandbox as Row
 from corral.server.store.rows import Snapshot
 from corral.server.wire import control
-from corral.server.wire.base import timestamp
 
 DAEMON_VERSION = "corral"
 

@@ -137,7 +137,7 @@ class Lifecycle:
     # Creating and deleting.
 
     async def create(self, row: Sandbox, creator: Callable[[], Awaitable[AsyncSandbox]]) -> LivingSandbox:
-        """Create what a row describes. If the caller is cancelled before it is created, it is deleted."""
+        """Create what a row describes. If the caller is cancelled meanwhile, the sandbox is deleted."""
         sandbox = self.sandboxes.add(row)
         steps.reached("create:intent-written")
         creating = self.spawn(self._create(sandbox, creator))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable
 
-from corral.errors import CorralError
+from corral.errors import CorralError, SnapshotNotFoundError
 from corral.results import SandboxInfo
 from corral.server import log
 from corral.server.creating import Resize
@@ -66,13 +67,20 @@ async def _resize_again(lifecycle: Lifecycle, sandbox: LivingSandbox, resize: Re
 
 async def _end_snapshot(lifecycle: Lifecycle, snapshot: Snapshot) -> None:
     """Delete a snapshot whose creation or deletion was not finished."""
-    engine_id = snapshot.engine_id or backend_name(snapshot.id)
-    if not lifecycle.snapshots.is_used_at_backend(engine_id, but_for=snapshot):
-        try:
-            await lifecycle.backend.delete_snapshot(engine_id)
-        except CorralError as error:
-            log.event("snapshot not deleted", error=error, snapshot=snapshot.id)
+    try:
+        await end_snapshot_at_backend(lifecycle, snapshot)
+    except CorralError as error:
+        log.event("snapshot not deleted", level=30, error=error, snapshot=snapshot.id)
+        return  # the intent stays, so it is tried again at the next start
     lifecycle.snapshots.remove(snapshot)
+
+
+async def end_snapshot_at_backend(lifecycle: Lifecycle, snapshot: Snapshot) -> None:
+    """Delete it at the backend, unless another snapshot is the same one there. Raises: as `Backend.delete_snapshot`."""
+    engine_id = snapshot.engine_id or (backend_name(snapshot.id) if snapshot.intent == "create" else None)
+    if engine_id is not None and not lifecycle.snapshots.is_used_at_backend(engine_id, but_for=snapshot):
+        with contextlib.suppress(SnapshotNotFoundError):
+            await lifecycle.backend.delete_snapshot(engine_id)
 
 
 def backend_name(snapshot_id: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
+from inspect import get_annotations
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -154,15 +155,10 @@ class Table:
                 scope=scope or ("run" if self.area == "toolbox" else _SCOPES[method]),
                 name=handler.__name__,
                 summary=(handler.__doc__ or "").strip().split("\n", 1)[0],
-                answers=answers if answers is not None else {status: _return_type(handler)},
+                answers=answers if answers is not None else {status: get_annotations(handler, eval_str=True)["return"]},
                 **options,
             )
             self.routes.append(route)
             return handler
 
         return register
-
-
-def _return_type(handler: Handler) -> Any:
-    kind = get_type_hints(handler)["return"]
-    return kind if kind is not type(None) else None

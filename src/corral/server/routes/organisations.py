@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from corral.results import timestamp
 from corral.server.faults import not_found
 from corral.server.routing import ApiCall, Table
 from corral.server.store.rows import Organisation
 from corral.server.wire import organisations as wire
-from corral.server.wire.base import timestamp
 
 TABLE = Table("control")
 _MANY = 1_000_000

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from corral.errors import CorralError
 from corral.server import dto, steps
 from corral.server.creating import check_snapshot_name, image_of
 from corral.server.faults import Fault, bad_request, conflict, unsupported
 from corral.server.lifecycle import Lifecycle
+from corral.server.reconcile import end_snapshot_at_backend
 from corral.server.routing import ApiCall, Table
 from corral.server.snapshots import BASE
 from corral.server.store.rows import Snapshot, new_id
@@ -108,9 +107,7 @@ async def _remove(lifecycle: Lifecycle, row: Snapshot) -> None:
     row.state, row.intent = "removing", "delete"
     lifecycle.snapshots.put(row)
     steps.reached("forget:intent-written")
-    if row.engine_id is not None and not lifecycle.snapshots.is_used_at_backend(row.engine_id, but_for=row):
-        with contextlib.suppress(CorralError):  # gone already
-            await lifecycle.backend.delete_snapshot(row.engine_id)
+    await end_snapshot_at_backend(lifecycle, row)
     steps.reached("forget:done")
     lifecycle.snapshots.remove(row)
     steps.reached("forget:acknowledged")

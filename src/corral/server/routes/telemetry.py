@@ -6,11 +6,11 @@ import asyncio
 import time
 
 from corral.client.sandbox import AsyncSandbox
-from corral.results import SandboxUsage
+from corral.results import SandboxUsage, timestamp
 from corral.server.routing import ApiCall, Table
 from corral.server.settings import GIB
 from corral.server.wire import control
-from corral.server.wire.base import seconds_of, timestamp
+from corral.server.wire.base import seconds_of
 
 TABLE = Table("control")
 _SAMPLE_SECONDS = 0.1

@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from corral.results import timestamp
-
 
 class Model(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """A JSON object with camelCase keys. Fields that equal their default are omitted, so a field that clients need has
@@ -21,6 +19,3 @@ class Query(msgspec.Struct, kw_only=True, rename="camel"):
 def seconds_of(moment: datetime) -> float:
     """A time of a query as a Unix time; without a zone it is in UTC."""
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
-
-
-__all__ = ["Model", "Query", "seconds_of", "timestamp"]

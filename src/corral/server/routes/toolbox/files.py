@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from corral.concurrency.waiting import breathe
@@ -38,7 +38,7 @@ async def list_files(call: ApiCall) -> ManyItems:
 
 async def _each(
     batches: AsyncIterator[Sequence[Found]], to_wire: Callable[[Sequence[Found]], Awaitable[list[Any]]]
-) -> AsyncIterator[list[Any]]:
+) -> AsyncGenerator[list[Any], None]:
     """Batches as wire models. When the reader closes them, the search inside ends."""
     async with contextlib.aclosing(batches):  # type: ignore[type-var]  # typed as an iterator
         async for batch in batches:

@@ -101,9 +101,10 @@ def name_host(handle: Handle, url: str) -> None:
         origin = find_origin(url)
     except Fault:
         return
-    others = [known for known in handle.row.git_hosts if known != origin]
-    handle.row.git_hosts = [*others, origin][-_MOST_HOSTS:]
-    handle.sandbox.save()
+    hosts = [*(known for known in handle.row.git_hosts if known != origin), origin][-_MOST_HOSTS:]
+    if hosts != handle.row.git_hosts:
+        handle.row.git_hosts = hosts
+        handle.sandbox.save()
 
 
 def check_named(handle: Handle, url: str) -> None:

@@ -6,12 +6,12 @@ import math
 import re
 import time
 
+from corral.results import timestamp
 from corral.server.faults import bad_request
 from corral.server.living import Handle, check_variables
 from corral.server.routes.telemetry import measure
 from corral.server.routing import ApiCall, Table
 from corral.server.wire import toolbox as wire
-from corral.server.wire.base import timestamp
 
 TABLE = Table("toolbox")
 

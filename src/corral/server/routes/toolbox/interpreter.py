@@ -15,11 +15,11 @@ from corral.errors import (
     UnknownLanguageError,
     WorkdirError,
 )
+from corral.results import timestamp
 from corral.server.faults import Fault, bad_request, not_found
 from corral.server.routes.toolbox.socket import NORMAL, OUT_OF_TIME, REFUSED, ClientLeftError, Socket
 from corral.server.routing import ApiCall, Table
 from corral.server.wire import toolbox as wire
-from corral.server.wire.base import timestamp
 from corral.sessions.interpreter.contexts import DEFAULT_CONTEXT
 from corral.sessions.interpreter.events import ContextInfo, RunEvent
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from corral.base.files import AsyncFiles
 from corral.errors import SandboxFileError
-from corral.results import FileInfo, FileKind
+from corral.results import FileInfo, FileKind, timestamp
 from corral.server.wire import toolbox as wire
-from corral.server.wire.base import timestamp
 
 _TYPES: dict[FileKind, int] = {
     "file": stat.S_IFREG,

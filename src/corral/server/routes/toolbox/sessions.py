@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from aiohttp import web
 
@@ -98,7 +98,7 @@ async def list_sessions(call: ApiCall) -> ManyItems:
     return ManyItems(_sessions(call, await _names(call.sandbox)))
 
 
-async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncIterator[list[wire.Session]]:
+async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncGenerator[list[wire.Session], None]:
     """One after the other: the data of a session is dropped before the next is read."""
     for name in names:
         try:

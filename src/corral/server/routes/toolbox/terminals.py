@@ -9,20 +9,20 @@ import contextlib
 import json
 import secrets
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
+from corral.results import timestamp
 from corral.server.answers import ManyItems
 from corral.server.faults import bad_request, conflict, not_found
 from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import FAILED, NORMAL, ClientLeftError, Socket
 from corral.server.routing import ApiCall, Table
 from corral.server.wire import toolbox as wire
-from corral.server.wire.base import timestamp
 from corral.sessions.record import RecordInfo
 from corral.sessions.terminal import Terminal
 from corral.sessions.terminal import prefix as terminal_prefix
@@ -57,7 +57,7 @@ async def list_pty_sessions(call: ApiCall) -> ManyItems:
     return ManyItems(_each(call, found), around=(b'{"sessions":[', b"]}"))
 
 
-async def _each(call: ApiCall, found: Sequence[RecordInfo]) -> AsyncIterator[list[wire.PtySessionInfo]]:
+async def _each(call: ApiCall, found: Sequence[RecordInfo]) -> AsyncGenerator[list[wire.PtySessionInfo], None]:
     """One after the other: the variables of a terminal are dropped before the next is read."""
     for info in found:
         with contextlib.suppress(NotRecordedError):  # deleted in the meantime
