@@ -1,4 +1,4 @@
-"""What every test has: the needs_* markers, --require, a data folder of its own, and an ordinary user."""
+"""For every test: the needs_* markers, --require, a separate data folder, and an ordinary user."""
 
 import gc
 import getpass

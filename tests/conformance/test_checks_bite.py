@@ -1,4 +1,4 @@
-"""Test the tests: each promise is broken on purpose, and its check goes red. On the whole fake it is green."""
+"""Test the tests: each promise is broken on purpose, and its check fails. On the unchanged fake it passes."""
 
 import asyncio
 import os

@@ -15,7 +15,7 @@ CANNOT = {
     "oom": "capabilities(): memory is not limited",
     "network_none": "capabilities(): the network is the host's",
     "fork_bomb_ends_with_its_timeout": "capabilities(): processes are not limited, and the host would be the bomb's",
-    "workdir_exists_and_is_the_cwd": "capabilities(): programs see real paths, so the one wished for is only a name",
+    "workdir_exists_and_is_the_cwd": "capabilities(): programs see real paths, so the requested one is only a name",
 }
 _ROOT = "root may everything; the same check is run as an ordinary user below"
 REFUSED_TO_OTHERS = {

@@ -1,4 +1,4 @@
-"""The map is up to date, the architecture fits on a page, and the rooms are as closed as we say."""
+"""The map is up to date, the architecture fits on a page, and the layers are as documented."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""Every block of the README and of the pages in docs/ runs, and shows what really comes out.
+"""Every block of the README and of the pages in docs/ runs, and shows its real output.
 
 A ```python block is a whole program. If an ```output block follows it, that is what it prints. Each is run twice: by
 whoever runs the tests, and as an ordinary user. A comment `<!-- needs: network -->` right above a block is the marker

@@ -184,7 +184,7 @@ def test_a_shell_without_a_terminal_reads_a_script() -> None:
     assert (done.returncode, done.stdout) == (5, "3\n")
 
 
-def test_wishes_are_refused_for_a_sandbox_that_is_there() -> None:
+def test_options_are_refused_for_an_existing_sandbox() -> None:
     argv = [sys.executable, "-m", "corral.cli", "shell", "some-box", "--memory", "1GiB"]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""What other users of the machine can do to a data folder: nothing. What they once could is not trusted.
+"""Other users of the machine can't change a data folder, and files that they once could change are not trusted.
 
 Most of it needs root: who else is there to be, otherwise? The data folders lie where everybody may walk to them.
 """

@@ -1,4 +1,4 @@
-"""The end of a run can't be forged: whatever the code says, the host asks, and its clock runs from the first moment."""
+"""The end of a run can't be forged: the host asks the driver, and the timeout starts when the run is sent."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The launcher: what is cancelled, orphaned or refused leaves nothing, and one sandbox's trouble is not another's."""
+"""The launcher: cancelled, orphaned and refused creates leave nothing, and a sandbox's failure stays its own."""
 
 import asyncio
 import contextlib

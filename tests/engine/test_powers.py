@@ -1,4 +1,4 @@
-"""Layers, stops and pauses on the real kernel: what holds while programs write, and whoever is killed."""
+"""Layers, stops and pauses on the real kernel, while programs write and when any process is killed."""
 
 import asyncio
 import contextlib

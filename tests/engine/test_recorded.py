@@ -1,4 +1,4 @@
-"""Recorded programs, sessions and terminals of detached sandboxes: their keeper holds them, whoever comes and goes."""
+"""Recorded programs, sessions and terminals of detached sandboxes: the keeper holds them while clients come and go."""
 
 import asyncio
 import contextlib

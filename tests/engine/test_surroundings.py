@@ -1,4 +1,4 @@
-"""Sandboxes are the same in whatever surroundings Corral is started: another umask, a background job, odd folders."""
+"""Sandboxes are the same wherever Corral is started: with another umask, as a background job, in unusual folders."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Read-only and hidden paths of one call: they hold for that call, whatever it runs, and for no other."""
+"""Read-only and hidden paths of one call: they hold for all of its programs, and for no other call."""
 
 from collections.abc import AsyncIterator
 

@@ -248,7 +248,7 @@ def test_callback_that_fails_loses_only_itself(caplog: pytest.LogCaptureFixture)
 def test_each_phase_has_its_own_time_and_message(
     limits: Limits, stalled: tuple[type, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stall(*args: object, **wishes: object) -> None:
+    async def stall(*args: object, **options: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(*stalled, stall)

@@ -1,4 +1,4 @@
-"""Candidates, functions, repositories and run folders that mean harm: what they get is their own failure, no more."""
+"""Hostile candidates, functions, repositories and run folders: they only cause their own failure."""
 
 import asyncio
 import json
@@ -436,6 +436,6 @@ def test_names_that_no_file_can_have(name: str) -> None:
     ],
     ids=str,
 )
-def test_wrong_wish_is_said_at_once(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_option_is_reported_at_once(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         Contest(**{"candidates": [["true"]], "objective": "goal"} | wrong)

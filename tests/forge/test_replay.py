@@ -1,4 +1,4 @@
-"""A run once more: the same events in the same order, at the pace that was asked for."""
+"""Replaying a run: the same events in the same order, at the requested speed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files that somebody sent: a run's folder, a contest.toml, a `.env`. They choose nothing that is run or contacted."""
+"""Untrusted files (a run's folder, a contest.toml, a `.env`) don't decide what is run or contacted."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Whatever init or a damaged file says, the host side answers with its own typed errors and goes on."""
+"""Any message of init, and any damaged file, gives a typed error on the host, which keeps working."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Views on Docker are kept by the kernel: by every way round them that we know, against a real daemon."""
+"""Views on Docker are enforced by the kernel: every known way around them is tried, against a real daemon."""
 
 import asyncio
 import contextlib

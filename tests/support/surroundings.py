@@ -1,4 +1,4 @@
-"""The same surroundings for every run of the tests: in a terminal, in a background job, in somebody's odd shell.
+"""The same surroundings for every run of the tests: in a terminal, in a background job, in an unusual shell.
 
 Without this, a test that compares a mode, a colour or a language would compare whoever started it. What Corral itself
 does in odd surroundings is tried by tests/engine/test_surroundings.py, in processes of its own.

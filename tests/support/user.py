@@ -1,4 +1,4 @@
-"""Runs scripts as an ordinary user, with everything that user needs in a folder of its own.
+"""Runs scripts as an ordinary user, with everything that user needs in a separate folder.
 
 The tests often run as root in a checkout, a virtual environment and a Python that nobody else may read. So the user
 gets copies: of src and of the distributions that are asked for, and a home. An ordinary user is taken as it is.

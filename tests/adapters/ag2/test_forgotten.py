@@ -1,4 +1,4 @@
-"""Programs that make sandboxes with AG2's classes and forget them, raise, are cancelled or killed: none is left."""
+"""Programs that create sandboxes with AG2's classes and forget them, raise, are cancelled or killed leave none."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Each weak point that was seen in AG2's own classes, by its number, and that ours have not got it."""
+"""Each weak point of AG2's own classes, by its number: ours do not have it."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A real agent with a scripted model: what the model is shown, and what becomes of what it asks for."""
+"""A real agent with a scripted model: what the model is shown, and how its calls are carried out."""
 
 import struct
 import zlib

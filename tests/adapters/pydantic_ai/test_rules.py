@@ -1,4 +1,4 @@
-"""Rules for what a model may read, write, find and run: kept for every path, and on request by the kernel."""
+"""Rules for what a model may read, write, find and run: enforced for every path, and on request by the kernel."""
 
 from typing import Any
 

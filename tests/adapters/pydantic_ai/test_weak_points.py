@@ -1,4 +1,4 @@
-"""Each weak point of the system these classes are known from, by its number in our record, mended."""
+"""Each weak point of the original classes, by its number: ours do not have it."""
 
 import asyncio
 import concurrent.futures

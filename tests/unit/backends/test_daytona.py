@@ -214,13 +214,13 @@ def test_service_outlives_the_deadline_by_minutes_at_most() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish", [{"packages": ["six"]}, {"venv": "/x"}, {"ephemeral": True}, {"hostname": "other"},
+    "options", [{"packages": ["six"]}, {"venv": "/x"}, {"ephemeral": True}, {"hostname": "other"},
              {"image": "debian:12", "snapshot": "x"}],
 )  # fmt: skip
-async def test_wish_that_the_service_has_no_word_for_is_refused(wish: dict[str, Any]) -> None:
+async def test_option_that_the_service_does_not_support_is_refused(options: dict[str, Any]) -> None:
     backend = DaytonaBackend(api_key="key", api_url="http://127.0.0.1:1/api")
     with pytest.raises(CapabilityError):
-        await backend.create(make_spec(**wish))
+        await backend.create(make_spec(**options))
 
 
 async def test_service_that_is_not_there_is_said(pauses: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""Asking somebody who is busy, stopped or frozen: whoever asks waits, and nobody else does."""
+"""Requests to a process that is busy, stopped or frozen: only their own callers wait."""
 
 import asyncio
 import contextlib

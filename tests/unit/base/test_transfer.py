@@ -1,4 +1,4 @@
-"""What comes out of a sandbox is hostile: tars are laid down below the target and nowhere else."""
+"""What comes out of a sandbox is hostile: tars are unpacked below the target and nowhere else."""
 
 import io
 import os

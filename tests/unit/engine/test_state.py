@@ -1,4 +1,4 @@
-"""What is written down about each sandbox: always whole, locked by its holder, and found by whoever comes next."""
+"""The state file of each sandbox: always complete, locked by its holder, and found by other processes."""
 
 import fcntl
 import json
