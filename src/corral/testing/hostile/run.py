@@ -84,20 +84,6 @@ class Report:
 
 OnProgress = Callable[[Outcome], None]
 
-NEEDS_HARD = {
-    "memory-bomb-in-nameless-files": "memory",
-    "memory-bomb-in-pipes": "memory",
-    "memory-bomb-in-socket-buffers": "memory",
-    "memory-bomb-in-system-v-segments": "memory",
-    "fill-the-disk-with-deleted-files": "disk",
-    "watch-and-lock-the-devices-of-the-host": "devices",
-}
-"""The capability that each of these probes needs to be stopped.
-
-Sampling does not see the memory and disk that they take, so only a hard limit stops them; one succeeds wherever
-sandboxes use the host's device nodes.
-"""
-
 
 async def attack(
     sandbox: AsyncSandbox, *, canaries: Canaries, probes: Iterable[Probe] | None = None,
@@ -168,7 +154,7 @@ class Siege:
                 finding = await self._try_where_it_belongs(probe)
         except TimeoutError:
             finding = breached(f"the host still waited after {patience:.0f} s")
-        if finding.verdict is Verdict.BREACHED and NEEDS_HARD.get(probe.name) in self._soft:
+        if finding.verdict is Verdict.BREACHED and probe.needs_hard in self._soft:
             finding = Finding(Verdict.UNPROMISED, finding.evidence)
         return Outcome(probe, finding, time.monotonic() - started)
 
