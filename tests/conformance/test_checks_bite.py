@@ -133,7 +133,7 @@ def leak_when_cancelled(patch: Patch) -> None:
 
     async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> AsyncSandbox:
         sandbox = await whole(self, spec, **kwargs)
-        await asyncio.sleep(0)  # cancelled here, nobody knows of the sandbox
+        await asyncio.sleep(0)  # if it is cancelled here, the sandbox has no owner
         return sandbox
 
     patch.setattr(MemoryBackend, "create", broken)

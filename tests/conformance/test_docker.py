@@ -50,7 +50,7 @@ def make() -> DockerBackend:
 
 
 def count(backend: Backend) -> int:
-    """All containers, whoever's."""
+    """All containers of the daemon."""
     assert isinstance(backend, DockerBackend)
     return backend.count_living()
 

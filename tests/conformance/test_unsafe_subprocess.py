@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::corral.backends.unsafe_subproce
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the sandboxes of this file lie, so that nobody else's are counted."""
+    """The folder of this file's sandboxes, so that no others are counted."""
     _folders.append(tmp_path_factory.mktemp("unsafe"))
     return _folders[0]
 

@@ -30,13 +30,13 @@ def read_until(fd: int, mark: str) -> str:
             raise AssertionError(f"{mark!r} was not shown: {shown!r}")
         try:
             shown += os.read(fd, 65536)
-        except OSError:  # everybody has left the terminal
+        except OSError:  # no process has the terminal open any more
             break
     return shown.decode(errors="replace")
 
 
 class Terminal:
-    """A command line with a terminal of its own, and somebody in front of it."""
+    """A command line in a separate terminal, with a user who types."""
 
     def __init__(self, *arguments: str, rows: int = 30, columns: int = 100) -> None:
         self.pid, self.fd = pty.fork()

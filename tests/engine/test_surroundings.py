@@ -35,7 +35,7 @@ ODDLY = ["sh", "-c", "umask 077; trap '' INT HUP QUIT; exec \"$@\"", "-"]
 
 
 def make_environment(folder: Path) -> dict[str, str]:
-    """Blanks in every path, a locale that knows no letters but English ones, and colours where nobody looks."""
+    """Spaces in every path, a locale with ASCII alone, and colours without a terminal."""
     for name in ("a tmp", "a home"):
         (folder / name).mkdir()
     return {

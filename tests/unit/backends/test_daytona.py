@@ -210,7 +210,7 @@ def test_service_outlives_the_deadline_by_minutes_at_most() -> None:
     assert [life.minutes(seconds) for seconds in (0.5, 60, 61, 3600)] == [2, 2, 3, 61]
 
 
-# What is refused before anybody is asked.
+# What is refused before the service is asked.
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ asyncio.run(main())
 
 def test_creation_that_nobody_heard_of_warns_of_nothing_and_leaves_nothing_open() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/api"
         done = subprocess.run([sys.executable, "-c", FAILS, url], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

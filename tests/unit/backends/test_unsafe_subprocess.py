@@ -97,7 +97,7 @@ def test_only_the_registry_knows_it() -> None:
         for path in source.rglob("*.py")
         if room not in path.parents and any(word in path.read_text("utf-8") for word in (ROOM, "unsafe-subprocess"))
     ]
-    assert named == ["client/registry.py"], "whoever else names it might fall back to it"
+    assert named == ["client/registry.py"], "another module that names it might fall back to it"
     assert "unsafe-subprocess" in backend_names()
 
 
