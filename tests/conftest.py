@@ -1,4 +1,4 @@
-"""What every test has: the needs_* markers, --require, a data folder of its own, and an ordinary user."""
+"""For every test: the needs_* markers, --require, a separate data folder, and an ordinary user."""
 
 import gc
 import getpass
@@ -136,6 +136,6 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture
 def ordinary_user() -> Iterator[OrdinaryUser]:
-    """An ordinary user who can import corral, whoever runs the tests. Mark the test needs_user."""
+    """An ordinary user who can import corral, also when root runs the tests. Mark the test needs_user."""
     with open_ordinary_user() as user:
         yield user

@@ -1,4 +1,4 @@
-"""Clients that others wrote, unmodified, against `corral serve`: `make clients`. docs/server.md says what was seen.
+"""Third-party clients, unmodified, against `corral serve`: `make clients`. docs/server.md lists the results.
 
 Each is installed from the registry in a venv or a folder of its own. The scripts assert what the client got.
 """

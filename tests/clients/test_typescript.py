@@ -1,4 +1,4 @@
-"""The other official SDK, on Node: part of every run, since a second language shows what one client forgives."""
+"""The official TypeScript SDK, on Node: part of every run, as a second client finds what the first tolerates."""
 
 import pytest
 

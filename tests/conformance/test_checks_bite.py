@@ -1,4 +1,4 @@
-"""Test the tests: each promise is broken on purpose, and its check goes red. On the whole fake it is green."""
+"""Test the tests: each promise is broken on purpose, and its check fails. On the unchanged fake it passes."""
 
 import asyncio
 import os
@@ -133,7 +133,7 @@ def leak_when_cancelled(patch: Patch) -> None:
 
     async def broken(self: MemoryBackend, spec: Spec, **kwargs: Any) -> AsyncSandbox:
         sandbox = await whole(self, spec, **kwargs)
-        await asyncio.sleep(0)  # cancelled here, nobody knows of the sandbox
+        await asyncio.sleep(0)  # if it is cancelled here, the sandbox has no owner
         return sandbox
 
     patch.setattr(MemoryBackend, "create", broken)

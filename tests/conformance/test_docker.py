@@ -50,7 +50,7 @@ def make() -> DockerBackend:
 
 
 def count(backend: Backend) -> int:
-    """All containers, whoever's."""
+    """All containers of the daemon."""
     assert isinstance(backend, DockerBackend)
     return backend.count_living()
 
@@ -202,10 +202,10 @@ def test_a_session_keeps_its_state(daemon: Daemon) -> None:
 
 
 def test_what_the_daemon_has_not_got_is_said_with_a_remedy(daemon: Daemon) -> None:
-    async def ask(backend: DockerBackend, **wishes: Any) -> str:
+    async def ask(backend: DockerBackend, **options: Any) -> str:
         try:
             with pytest.raises(BackendUnavailableError) as caught:
-                await backend.create(make_spec(**wishes))
+                await backend.create(make_spec(**options))
             return str(caught.value)
         finally:
             await backend.aclose()

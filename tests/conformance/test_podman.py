@@ -45,7 +45,7 @@ def make() -> DockerBackend:
 
 
 def count(backend: Backend) -> int:
-    """All containers, whoever's."""
+    """All containers of the service."""
     assert isinstance(backend, DockerBackend)
     return backend.count_living()
 

@@ -9,7 +9,7 @@ from support.tiers import further_backend
 from support.toy_backend import ToyBackend
 
 _LIMITS = "it limits nothing"
-_PATHS = "its paths are the host's: /tmp is everybody's, and the workdir is a temporary folder"
+_PATHS = "its paths are the host's: /tmp is shared, and the workdir is a temporary folder"
 _ROOT = "its programs run as the caller, who may be root"
 _ORDER = "it reads two pipes: the order between stdout and stderr is lost"
 _TREE = "it ends a process group, and a program can leave it"

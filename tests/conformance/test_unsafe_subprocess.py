@@ -15,7 +15,7 @@ CANNOT = {
     "oom": "capabilities(): memory is not limited",
     "network_none": "capabilities(): the network is the host's",
     "fork_bomb_ends_with_its_timeout": "capabilities(): processes are not limited, and the host would be the bomb's",
-    "workdir_exists_and_is_the_cwd": "capabilities(): programs see real paths, so the one wished for is only a name",
+    "workdir_exists_and_is_the_cwd": "capabilities(): programs see real paths, so the requested one is only a name",
 }
 _ROOT = "root may everything; the same check is run as an ordinary user below"
 REFUSED_TO_OTHERS = {
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::corral.backends.unsafe_subproce
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the sandboxes of this file lie, so that nobody else's are counted."""
+    """The folder of this file's sandboxes, so that no others are counted."""
     _folders.append(tmp_path_factory.mktemp("unsafe"))
     return _folders[0]
 

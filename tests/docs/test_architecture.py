@@ -1,4 +1,4 @@
-"""The map is up to date, the architecture fits on a page, and the rooms are as closed as we say."""
+"""The map is up to date, the architecture fits on a page, and the layers are as documented."""
 
 import ast
 import subprocess
@@ -38,7 +38,7 @@ def list_imports(path: Path) -> set[str]:
 @pytest.mark.parametrize("room", ["inside", "engine", "backends/embedded", "backends/memory", "testing"])
 def test_room_imports_the_standard_library_only(room: str) -> None:
     own = sys.stdlib_module_names | {"corral"}
-    # The bridge to pytest needs more, and nobody imports it but a backend's own test file. What reads wheels needs
+    # The bridge to pytest needs more, and only a backend's test file imports it. What reads wheels needs
     # packaging, which a bare install has, and is imported when there are packages to fetch.
     needing_more = {SOURCE / "testing/pytest.py", SOURCE / "backends/embedded/wheels.py"}
     modules = [path for path in MODULES if path.is_relative_to(SOURCE / room) and path not in needing_more]

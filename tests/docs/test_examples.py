@@ -1,4 +1,4 @@
-"""Each example runs by itself, in an empty folder, as whoever runs the tests and as an ordinary user.
+"""Each example runs by itself, in an empty folder, as the current user and as an ordinary user.
 
 An example that says `Needs: network` in its docstring has the marker needs_network. One that names other packages
 (`Packages: corral[ag2]`) is not run as the ordinary user, who has Corral alone. One for an ag2 that can't be installed

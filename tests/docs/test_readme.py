@@ -1,10 +1,10 @@
-"""Every block of the README and of the pages in docs/ runs, and shows what really comes out.
+"""Every block of the README and of the pages in docs/ runs, and shows its real output.
 
-A ```python block is a whole program. If an ```output block follows it, that is what it prints. Each is run twice: by
-whoever runs the tests, and as an ordinary user. A comment `<!-- needs: network -->` right above a block is the marker
+A ```python block is a whole program. If an ```output block follows it, that is what it prints. Each is run twice: as
+the current user, and as an ordinary user. A comment `<!-- needs: network -->` right above a block is the marker
 needs_network; one that `needs: a server` is run by tests/server, one that `needs: a framework` by tests/adapters, one
 that `needs: matplotlib` where that is fetched already, in tests/server/test_toolbox_charts.py. In
-```console blocks the commands of `corral` are run, and what stands below them is compared.
+```console blocks the commands of `corral` are run, and the output below them is compared.
 """
 
 import os

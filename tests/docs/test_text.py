@@ -12,7 +12,7 @@ PROSE = [(page, number, line) for page in list_files(".md") for number, line in 
 # Locks and docs work with whatever index a reader's tools are set to. Written so that this file names none either.
 INDEX_HOST = re.compile(r"\b(?:pypi|pythonhosted|npmjs|yarnpkg|jsr)\.(?:org|com|io)\b", re.IGNORECASE)
 
-# A folder of somebody's machine. Paths inside a sandbox (/home/daytona, /workspace) are ours, and hostile programs may
+# A folder of a real machine. Paths inside a sandbox (/home/daytona, /workspace) are ours, and hostile programs may
 # try for /root and for the homes of invented people.
 MACHINE_PATH = re.compile(
     r"(?<![\w.~/-])/(?:work|Users|mnt|root/\.pyenv|home/(?!(?:daytona|user|alice|nobody)\b)[a-z_]\w*)/[\w.]"

@@ -30,13 +30,13 @@ def read_until(fd: int, mark: str) -> str:
             raise AssertionError(f"{mark!r} was not shown: {shown!r}")
         try:
             shown += os.read(fd, 65536)
-        except OSError:  # everybody has left the terminal
+        except OSError:  # no process has the terminal open any more
             break
     return shown.decode(errors="replace")
 
 
 class Terminal:
-    """A command line with a terminal of its own, and somebody in front of it."""
+    """A command line in a separate terminal, with a user who types."""
 
     def __init__(self, *arguments: str, rows: int = 30, columns: int = 100) -> None:
         self.pid, self.fd = pty.fork()
@@ -184,7 +184,7 @@ def test_a_shell_without_a_terminal_reads_a_script() -> None:
     assert (done.returncode, done.stdout) == (5, "3\n")
 
 
-def test_wishes_are_refused_for_a_sandbox_that_is_there() -> None:
+def test_options_are_refused_for_an_existing_sandbox() -> None:
     argv = [sys.executable, "-m", "corral.cli", "shell", "some-box", "--memory", "1GiB"]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

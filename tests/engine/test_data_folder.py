@@ -1,6 +1,6 @@
-"""What other users of the machine can do to a data folder: nothing. What they once could is not trusted.
+"""Other users of the machine can't change a data folder, and files that they once could change are not trusted.
 
-Most of it needs root: who else is there to be, otherwise? The data folders lie where everybody may walk to them.
+Most of it needs root, to act as other users. The data folders are in places that every user can reach.
 """
 
 import os
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 LOGINS = range(1, 0x7000_0000)
-"""Ids that somebody may log in with: all but root's, and those that sandboxes have."""
+"""Ids of users who may log in: all but root's, and those of sandboxes."""
 
 # Walks as deep as it can and says what it could read, list or put something into.
 WALK = """
@@ -73,7 +73,7 @@ def reached_by(uid: int, *paths: Path) -> list[str]:
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A folder to which everybody may walk, as /var/lib is one."""
+    """A folder that every user can reach, as /var/lib."""
     folder = Path(tempfile.mkdtemp(prefix="corral-public-", dir="/var/tmp"))
     folder.chmod(0o755)
     yield folder
@@ -100,7 +100,7 @@ async def see(box: AsyncSandbox) -> str:
 
 
 def make_as_of_old(data: Path) -> None:
-    """A data folder as earlier versions made it, and somebody has put something into what all sandboxes start from."""
+    """A data folder of an earlier version, to whose base another user has added a file."""
     base = data / "base"
     for skeleton in list(base.iterdir()):
         # Under the names of then, and in case they are the names of now, under those too.

@@ -1,4 +1,4 @@
-"""The file agent against hostile files: it can be killed but not turned, and nothing leads out of the sandbox."""
+"""The file agent against hostile files: it can be killed but not taken over, and no path leads out of the sandbox."""
 
 import asyncio
 import bz2

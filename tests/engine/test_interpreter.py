@@ -1,4 +1,4 @@
-"""The stateful interpreter in real sandboxes: state, order, ends, hostile code, charts; as root and as anybody else."""
+"""The interpreter in real sandboxes: state, order, ends, hostile code, charts; as root and as an ordinary user."""
 
 import asyncio
 import json

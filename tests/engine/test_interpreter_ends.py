@@ -1,4 +1,4 @@
-"""The end of a run can't be forged: whatever the code says, the host asks, and its clock runs from the first moment."""
+"""The end of a run can't be forged: the host asks the driver, and the timeout starts when the run is sent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -63,7 +63,7 @@ async def test_question_that_a_thread_of_the_run_takes_keeps_nobody_waiting(box:
 
 
 async def test_clock_of_a_run_starts_when_it_is_sent(box: AsyncSandbox) -> None:
-    """Also where whoever was to take it is busy with what it says has ended, and has answered for the driver."""
+    """Also if its reader is busy with the forged end, and the code has answered for the driver."""
     async with asyncio.timeout(HANG_GUARD_SECONDS):
         await box.interpreter.execute(f"{FORGE}{ANSWER}{GO_ON}", timeout=HANG_GUARD_SECONDS)
         ended = await box.interpreter.execute("1", timeout=0.5)

@@ -1,4 +1,4 @@
-"""What programs find inside: the host's interpreters and tools, packages without a network, no path of the host."""
+"""Programs inside find the host's interpreters and tools, packages without a network, and no path of the host."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Detached sandboxes: they outlive their maker, are found by whoever comes next, and end when they should."""
+"""Detached sandboxes outlive the process that created them, are found by other processes, and end when they should."""
 
 import asyncio
 import json

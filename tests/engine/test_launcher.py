@@ -1,4 +1,4 @@
-"""The launcher: what is cancelled, orphaned or refused leaves nothing, and one sandbox's trouble is not another's."""
+"""The launcher: cancelled, orphaned and refused creates leave nothing, and a sandbox's failure stays its own."""
 
 import asyncio
 import contextlib
@@ -306,7 +306,7 @@ asyncio.run(main())
 
 @pytest.mark.needs_root
 def test_full_disk_is_a_typed_error_and_leaves_nothing(tmp_path: Path) -> None:
-    # In a mount namespace of its own: the small disk is nobody else's business.
+    # In a separate mount namespace: only this test sees the small disk.
     script = 'mount -t tmpfs -o size=24m tmpfs "$1" && exec "$2" -c "$3" "$1"'
     argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path), sys.executable, FULL_DISK]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_GUARD_SECONDS)

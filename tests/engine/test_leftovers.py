@@ -168,7 +168,7 @@ def test_parent_killed_at_random_moments_leaves_nothing_after_the_next_start(tmp
     for number in range(KILLS):
         folder = tmp_path / str(number % 3)  # a fresh folder is killed while it is being furnished
         kill_at_random([sys.executable, "-c", BUSY, str(folder)], chance=chance)
-        assert wait_until(lambda: not list_newcomers(before)), f"nobody owns {list_newcomers(before)}"
+        assert wait_until(lambda: not list_newcomers(before)), f"without an owner: {list_newcomers(before)}"
         run_here(NEXT_START, str(folder))
         assert what_is_left(folder, before=before) == {}
     assert leftovers.list_mounts() <= mounts
@@ -193,7 +193,7 @@ def test_parent_of_an_ordinary_user_killed_at_random_moments_leaves_nothing(ordi
     become = ["setpriv", f"--reuid={ordinary_user.uid}", f"--regid={ordinary_user.uid}", "--clear-groups"]
     for _ in range(KILLS // 2):  # each waits for the user's last process to go
         kill_at_random([*become, *environment, str(ordinary_user.python), str(script), str(folder)], chance=chance)
-        assert wait_until(lambda: not ordinary_user.list_processes()), "processes that nobody owns"
+        assert wait_until(lambda: not ordinary_user.list_processes()), "processes without an owner"
         done = ordinary_user.run(NEXT_START, args=[str(folder)])
         assert done.returncode == 0, done.stderr
         assert wait_until(lambda: not leftovers.list_files(folder)), leftovers.list_files(folder)
@@ -327,7 +327,7 @@ async def test_probe_groups_of_a_killed_start_are_swept(tmp_path: Path) -> None:
 def test_sweep_does_not_mistake_a_group_for_a_stale_one_while_its_sandbox_is_founded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder of a sandbox is there before its group: whoever lists groups first and folders second errs never."""
+    """The folder of a sandbox exists before its group, so listing groups first and folders second never errs."""
     from corral.engine import cgroup, sweep
     from corral.engine.state import DataFolder
 

@@ -1,4 +1,4 @@
-"""Layers, stops and pauses on the real kernel: what holds while programs write, and whoever is killed."""
+"""Layers, stops and pauses on the real kernel, while programs write and when any process is killed."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ while True:
         os.rename(f"{name}.new", name)
 """
 
-# What an upper has that a plain folder has not: things deleted and replaced, links, and what nobody may read.
+# What an upper has and a plain folder has not: deleted and replaced files, links, and unreadable files.
 ODDITIES = """
 rm /etc/hostname /etc/motd 2>/dev/null
 rm -r /etc/alternatives && mkdir /etc/alternatives && echo mine > /etc/alternatives/mine
@@ -317,7 +317,7 @@ async def test_cancelled_snapshot_is_forgotten(backend: EmbeddedBackend) -> None
 async def test_snapshot_that_was_made_when_its_caller_was_cancelled_is_forgotten(
     backend: EmbeddedBackend, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its maker has answered, and nobody has read it yet: an id that nobody will ever have."""
+    """The answer was sent but not yet read: an id that will never be used."""
     box = await backend.create(Spec())
     await box.files.write("f", b"x")
     if form == "by id":

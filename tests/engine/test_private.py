@@ -1,4 +1,4 @@
-"""What the host keeps from its other users in the folders that every sandbox shows is kept from sandboxes too."""
+"""Files of the base that the host's other users can't read can't be read in sandboxes either."""
 
 import json
 import os

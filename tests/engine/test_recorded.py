@@ -1,4 +1,4 @@
-"""Recorded programs, sessions and terminals of detached sandboxes: their keeper holds them, whoever comes and goes."""
+"""Recorded programs, sessions and terminals of detached sandboxes: the keeper holds them while clients come and go."""
 
 import asyncio
 import contextlib
@@ -431,7 +431,7 @@ async def test_text_too_long_for_an_argument_leaves_no_file_behind(backend: Embe
         await (await box.start_recorded(text, name="killed")).kill()
         assert (await box.exec("ls -A /tmp")).stdout == ""
         recorded = await box.start_recorded(bash_text(refused), name="refused")
-        *output, end = [entry async for entry in recorded.entries()]  # nobody waits who would clear up
+        *output, end = [entry async for entry in recorded.entries()]  # no waiter is left that would clean up
         assert b"script.sh: line 1: syntax error" in b"".join(entry.data for entry in output)
         assert (end.kind, json.loads(end.data)["exit_code"]) == ("end", 2)
         assert (await box.exec("ls -A /tmp")).stdout == ""

@@ -1,4 +1,4 @@
-"""This process, or its user, has none left of something: Corral goes on where it can, and else says what is short."""
+"""This process, or its user, runs out of a resource: Corral continues if it can, and otherwise names the resource."""
 
 import contextlib
 import json

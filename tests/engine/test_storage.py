@@ -155,7 +155,7 @@ asyncio.run(main())
 WAYS_TO_FILL = {
     "large files": "for n in 1 2 3; do head -c 15M /dev/zero > $n; done; sleep 1000",
     "many files": "python3 -c 'for n in range(5000): open(str(n), \"w\").close()'; sleep 1000",
-    "a folder nobody may list": (
+    "a folder that may not be listed": (
         "mkdir d; chmod 300 d; for n in 1 2 3; do head -c 15M /dev/zero > d/$n; done; sleep 1000"
     ),
     "a folder with the name of the kernel's own": (

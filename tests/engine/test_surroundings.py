@@ -1,4 +1,4 @@
-"""Sandboxes are the same in whatever surroundings Corral is started: another umask, a background job, odd folders."""
+"""Sandboxes are the same wherever Corral is started: with another umask, as a background job, in unusual folders."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ ODDLY = ["sh", "-c", "umask 077; trap '' INT HUP QUIT; exec \"$@\"", "-"]
 
 
 def make_environment(folder: Path) -> dict[str, str]:
-    """Blanks in every path, a locale that knows no letters but English ones, and colours where nobody looks."""
+    """Spaces in every path, a locale with ASCII alone, and colours without a terminal."""
     for name in ("a tmp", "a home"):
         (folder / name).mkdir()
     return {

@@ -1,4 +1,4 @@
-"""Tools on real sandboxes: the rules of a shell tool hold whatever a command starts, because the kernel keeps them.
+"""Tools on real sandboxes: the kernel enforces the rules of a shell tool for all programs of a command.
 
 Each way round is also tried where only words are checked, and works there: so it is the kernel that stops it.
 """

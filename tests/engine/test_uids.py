@@ -1,4 +1,4 @@
-"""Ranges of user ids, as users see them: whoever else is on the machine, root's sandboxes get one."""
+"""Ranges of user ids, as users see them: root's sandboxes always get one, also with other users on the machine."""
 
 import subprocess
 import sys

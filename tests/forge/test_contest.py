@@ -1,4 +1,4 @@
-"""A contest on the embedded engine: what it writes, whose failure is whose, and that it can be gone on with."""
+"""A contest on the embedded engine: what it writes, which failures count for whom, and that it can be resumed."""
 
 import asyncio
 import hashlib
@@ -411,7 +411,7 @@ async def test_judges_have_the_setup_too(tmp_path: Path) -> None:
     assert [gate.passed for gate in standing.gates] == [True], standing
 
 
-async def test_wish_that_cannot_be_met_is_said_before_anybody_runs(tmp_path: Path) -> None:
+async def test_option_that_cannot_be_met_is_reported_before_the_first_run(tmp_path: Path) -> None:
     path = script(tmp_path, "a.py", WRITES)
     kinds: list[str] = []
     contest = Contest(

@@ -103,7 +103,7 @@ def test_five_candidates_ship() -> None:
 def test_nothing_set_is_not_configured() -> None:
     assert get_daytona_config() == (None, DEFAULT_BASE_URL)
     assert not is_daytona_configured()
-    assert find_service_url() is None, "the default is nobody's address"
+    assert find_service_url() is None, "the default is no address"
 
 
 @pytest.mark.parametrize("key", ["", "  ", "your_api_key_here", "your_daytona_key"])
@@ -248,7 +248,7 @@ def test_callback_that_fails_loses_only_itself(caplog: pytest.LogCaptureFixture)
 def test_each_phase_has_its_own_time_and_message(
     limits: Limits, stalled: tuple[type, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stall(*args: object, **wishes: object) -> None:
+    async def stall(*args: object, **options: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(*stalled, stall)
@@ -381,7 +381,7 @@ def test_command_line_prints_and_writes_what_the_function_does(
         script(f"candidates/agent_{name}.py", text)
     script("candidates/agent_zeta.py", "print('no events were found')\nraise SystemExit(3)\n")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # and does not listen
         if where == "refused":
             monkeypatch.setenv("DAYTONA_API_KEY", "a-key")
             monkeypatch.setenv("DAYTONA_API_URL", f"http://127.0.0.1:{taken.getsockname()[1]}/api")

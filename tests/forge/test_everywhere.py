@@ -1,4 +1,4 @@
-"""The same contest on every backend has the same winner, and hostile candidates harm nobody on any of them."""
+"""The same contest has the same winner on every backend, and hostile candidates do no harm on any of them."""
 
 import asyncio
 from collections.abc import Iterator

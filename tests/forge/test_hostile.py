@@ -1,4 +1,4 @@
-"""Candidates, functions, repositories and run folders that mean harm: what they get is their own failure, no more."""
+"""Hostile candidates, functions, repositories and run folders: they only cause their own failure."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ def test_short_pieces_of_output_are_bounded_too() -> None:
     log.finish()
     assert told == ["output"] * 100 + ["output-cut"]
     assert (log.total_bytes, log.text) == (1000, "x" * 1000)
-    log.say("from a thread that nobody could end")
+    log.say("from a thread that could not be ended")
     assert log.text == "x" * 1000
 
 
@@ -281,7 +281,7 @@ async def test_repository_runs_nothing_here(tmp_path: Path, kind: str) -> None:
     assert not mark.exists()
 
 
-# Run folders that somebody sent.
+# Run folders from untrusted sources.
 
 
 def make_run(folder: Path, **changes: Any) -> Path:
@@ -436,6 +436,6 @@ def test_names_that_no_file_can_have(name: str) -> None:
     ],
     ids=str,
 )
-def test_wrong_wish_is_said_at_once(wrong: dict[str, Any], said: str) -> None:
+def test_invalid_option_is_reported_at_once(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         Contest(**{"candidates": [["true"]], "objective": "goal"} | wrong)

@@ -1,4 +1,4 @@
-"""The judge: who is ranked, who is not and why, and that its own failures are nobody's loss."""
+"""The judge: which candidates are ranked, which are not and why, and that its own failures harm no candidate."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Gates: what passes, what does not, and why; on artifacts that do their worst."""
+"""Gates: what passes, what does not, and why; also on hostile artifacts."""
 
 import asyncio
 import json

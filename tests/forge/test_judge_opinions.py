@@ -205,7 +205,7 @@ async def test_artifact_can_not_leave_its_fence_and_its_answers_do_not_count(tmp
     found = await rate(LLMScore(ask, times=2), make_entry(tmp_path, "a", text))
     assert found["a"].points == 5
     words = {re.findall(r"<<<DATA ([0-9a-f]{24})\n", prompt)[0] for prompt in prompts}
-    assert len(words) == 2, "a word that nobody can know beforehand"
+    assert len(words) == 2, "a word that can't be guessed"
     match = re.fullmatch(r"(?s).*<<<DATA ([0-9a-f]{24})\n(.*)\nDATA \1>>>(.*)", prompts[0])
     assert match is not None
     assert match[2] == text
@@ -415,7 +415,7 @@ def test_sample_is_fair_connected_and_bounded(count: int, max_pairs: int, seed: 
         near = {other for pair in pairs if here in pair for other in pair} - reached
         reached |= near
         todo += near
-    assert reached == set(names), "nobody stands apart"
+    assert reached == set(names), "no candidate is left out"
     assert pairs == list_pairs(names[::-1], max_pairs=max_pairs, seed=seed), "the order of asking does not matter"
     if max_pairs >= count * (count - 1) // 2:
         assert len(pairs) == count * (count - 1) // 2, "if all fit, all are compared"

@@ -1,4 +1,4 @@
-"""Lines from output, and settings from `.env`: whatever is in them."""
+"""Lines from output, and settings from `.env`, with any content."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is shown while a contest goes on, from events alone."""
+"""What is shown while a contest runs, from events alone."""
 
 import io
 import os

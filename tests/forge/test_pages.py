@@ -1,4 +1,4 @@
-"""What the report and the live page share: foreign text and foreign files, made fit to be seen."""
+"""What the report and the live page share: untrusted text and files, made safe to show."""
 
 import os
 from pathlib import Path

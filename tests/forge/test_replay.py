@@ -1,4 +1,4 @@
-"""A run once more: the same events in the same order, at the pace that was asked for."""
+"""Replaying a run: the same events in the same order, at the requested speed."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from support.forge_runs import write_run
 
 
 class Clock:
-    """Time that goes on only while somebody sleeps, or is busy."""
+    """Time that passes only while a task sleeps or is busy."""
 
     def __init__(self) -> None:
         self.now = 1000.0

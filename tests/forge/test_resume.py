@@ -1,4 +1,4 @@
-"""Contests that break off, and are gone on with."""
+"""Contests that are interrupted, and resumed."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Files that somebody sent: a run's folder, a contest.toml, a `.env`. They choose nothing that is run or contacted."""
+"""Untrusted files (a run's folder, a contest.toml, a `.env`) don't decide what is run or contacted."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def write(name: str, text: str) -> Path:
 
 
 def send_run(folder: str = "run", *, backend: str = "embedded", **needs: Any) -> Path:
-    """A run's folder as it could come from somebody: of one candidate, killed before it began."""
+    """A run's folder from an untrusted source: of one candidate, killed before it started."""
     candidate = Candidate.script(write("a.py", WRITES), id="a", **needs)
     settings = Settings(backend=backend)
     writer = RunWriter.begin(Path(folder))

@@ -39,7 +39,7 @@ class Answer:
 async def ask(
     server: WatchServer, path: str, *, method: str = "GET", host: str = "", headers: str = "", raw: bytes = b""
 ) -> Answer:
-    """One request, as anybody on this machine may make it. A path that begins with a slash has no secret in it."""
+    """One request, as any user of this machine may send it. A path that begins with a slash has no secret in it."""
     port = int(server.url.split(":")[2].partition("/")[0])
     where = path if path.startswith("/") else f"/{server.url.split('/')[3]}/{path}"
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -273,7 +273,7 @@ def test_memory_is_bounded_whatever_is_printed() -> None:
         found.add(say(f"c{number % 20}", "x" * 1000 + "\n"))
     assert len(found.snapshot()) < 20 * (LANE_CHARACTERS + 2000)
     assert sum(len(message.text) for message in found.since(found.number - 4000) or ()) < hub.RING_CHARACTERS + 2000
-    assert found.since(1) is None, "whoever is that far behind gets the state"
+    assert found.since(1) is None, "a reader that is so far behind gets the state"
     found.add(say("c0", "y" * 10_000_000))
     assert len(found.snapshot()) < 20 * (LANE_CHARACTERS + 2000) + 100_000
 
@@ -376,7 +376,7 @@ async def test_a_log_is_followed_while_another_writes_it(tmp_path: Path) -> None
             assert (await stream.until("output"))["data"]["text"] == "in two parts\n"
         finally:
             writer.close()
-        # Nobody holds the folder, and no event said that it has ended.
+        # No process holds the folder, and there was no event of its end.
         assert (await stream.until("snapshot"))["state"] == "broken off"
 
 

@@ -1,4 +1,4 @@
-"""Capture, whatever a program prints."""
+"""Capture of any output."""
 
 import re
 from itertools import pairwise

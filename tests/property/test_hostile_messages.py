@@ -1,4 +1,4 @@
-"""Whatever init or a damaged file says, the host side answers with its own typed errors and goes on."""
+"""Any message of init, and any damaged file, gives a typed error on the host, which keeps working."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,7 @@ def test_good_ending_is_understood() -> None:
 
 @given(endings)
 def test_end_of_a_program_is_an_ending_or_a_typed_error(message: dict[str, Any]) -> None:
-    # What `_finish` turns into an EngineFaultError; anything else would end the thread that reads for everybody.
+    # What `_finish` turns into an EngineFaultError; any other error would end the thread that reads for all sandboxes.
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError, *TYPED):
         ending = process.read_ending(message)
         assert isinstance(ending, Ending)

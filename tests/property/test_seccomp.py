@@ -1,4 +1,4 @@
-"""The compiled filter says what the policy says, for any call whatever."""
+"""The compiled filter decides as the policy does, for every call."""
 
 import pytest
 from hypothesis import assume, given, settings

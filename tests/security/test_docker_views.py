@@ -1,4 +1,4 @@
-"""Views on Docker are kept by the kernel: by every way round them that we know, against a real daemon."""
+"""Views on Docker are enforced by the kernel: every known way around them is tried, against a real daemon."""
 
 import asyncio
 import contextlib
@@ -286,7 +286,7 @@ async def test_a_timeout_and_a_cancellation_end_the_tree(box: AsyncSandbox) -> N
     assert "4321" not in (await box.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")).stdout
 
 
-# What makes views is nobody else's.
+# Only the backend can use the program that makes views.
 
 _UNSHARE = {"x86_64": 272, "aarch64": 97}.get(platform.machine(), 0)
 MAKE_NAMESPACE = (

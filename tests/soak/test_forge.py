@@ -1,4 +1,4 @@
-"""Contests of hundreds, and contests that are killed at any moment and gone on with. Run by `make soak`."""
+"""Contests of hundreds, and contests that are killed at any moment and resumed. Run by `make soak`."""
 
 import random
 import signal

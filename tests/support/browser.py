@@ -97,7 +97,7 @@ class Tab:
             raise AssertionError(f"never true in the page: {expression}; it complained: {self.complaints}") from None
 
     async def type_into(self, selector: str, text: str) -> None:
-        """As somebody at the keyboard would."""
+        """As a user at the keyboard would."""
         await self.get(f"document.querySelector({json.dumps(selector)}).focus()")
         await self.send("Input.insertText", text=text)
 

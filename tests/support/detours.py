@@ -11,7 +11,7 @@ SECRET = "hunter2"
 
 @dataclass(frozen=True)
 class Detour:
-    """Several calls, or a tree prepared by somebody else, after which a file is no longer where the rule has it."""
+    """Several calls, or a prepared tree, after which a file is no longer at the path of the rule."""
 
     rule: str
     commands: tuple[str, ...]

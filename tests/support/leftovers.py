@@ -56,7 +56,7 @@ def list_children(parent: int) -> dict[int, str]:
 
 
 def reap_orphans(*, spare: set[int]) -> None:
-    """Bury zombies that came to us by adoption; `spare` are children that somebody else waits for."""
+    """Reap orphaned zombies that this process adopted; `spare` are children that other code waits for."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) in spare:
             continue

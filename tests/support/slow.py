@@ -1,4 +1,4 @@
-"""A fake backend whose sandboxes are made when a test says so, and two helpers for whoever opens them."""
+"""A fake backend whose sandboxes are made when a test says so, and two helpers for opening them."""
 
 import asyncio
 import threading

@@ -1,7 +1,7 @@
-"""The same surroundings for every run of the tests: in a terminal, in a background job, in somebody's odd shell.
+"""The same surroundings for every run of the tests: in a terminal, in a background job, in an unusual shell.
 
-Without this, a test that compares a mode, a colour or a language would compare whoever started it. What Corral itself
-does in odd surroundings is tried by tests/engine/test_surroundings.py, in processes of its own.
+Without this, a test that compares a mode, a colour or a language would depend on the user who started it. How Corral
+itself behaves in other surroundings is tested by tests/engine/test_surroundings.py, in separate processes.
 """
 
 import locale
@@ -34,7 +34,7 @@ def make_neutral() -> None:
     os.environ |= {
         "LC_ALL": "C.UTF-8",
         "TERM": "xterm",
-        # Whoever runs the tests may be called nothing, have another first branch, or sign commits.
+        # The user who runs the tests may have no name in git, another first branch, or sign commits.
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_SYSTEM": os.devnull,
     }

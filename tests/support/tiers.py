@@ -15,7 +15,7 @@ from corral.testing.check import Check
 LONG = ("backends", "prove", "clients", "soak")
 """Marks of what only `make check-all` runs."""
 OUTSIDE = ("needs_docker", "needs_network")
-"""What takes a daemon of its own or somebody else's server."""
+"""Tests that need a separate daemon or a third-party server."""
 
 
 def belongs_to_check(item: pytest.Item) -> bool:

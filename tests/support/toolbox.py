@@ -60,7 +60,7 @@ class World:
         self._count = 0
 
     def name(self) -> str:
-        """One that nobody has."""
+        """A new one."""
         self._count += 1
         return f"n{self._count}"
 

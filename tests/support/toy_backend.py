@@ -1,4 +1,4 @@
-"""A whole backend in one short file: what somebody writes who brings sandboxes of their own to Corral.
+"""A whole backend in one short file: the least that a new backend for Corral needs.
 
 Programs are plain children of this process, and files are handled by shell scripts. Nothing is isolated.
 """

@@ -1,6 +1,6 @@
-"""Runs scripts as an ordinary user, with everything that user needs in a folder of its own.
+"""Runs scripts as an ordinary user, with everything that user needs in a separate folder.
 
-The tests often run as root in a checkout, a virtual environment and a Python that nobody else may read. So the user
+The tests often run as root in a checkout, a virtual environment and a Python that other users can't read. So the user
 gets copies: of src and of the distributions that are asked for, and a home. An ordinary user is taken as it is.
 """
 
@@ -209,7 +209,7 @@ def _wait_until_gone(uid: int) -> list[int]:
 
 
 def _find_public_folder() -> str:
-    """TMPDIR may be somebody's private folder; an ordinary user must be able to walk to its own."""
+    """TMPDIR may be a private folder; an ordinary user must be able to reach its own."""
     for folder in (Path(tempfile.gettempdir()), Path("/var/tmp"), Path("/tmp")):
         if all(part.stat().st_mode & 0o001 for part in (folder, *folder.parents)):
             return str(folder)

@@ -25,7 +25,7 @@ async def run_programs(sdk: AsyncDaytona, box: AsyncSandbox) -> None:
 
 
 async def leave_sessions_open(sdk: AsyncDaytona, box: AsyncSandbox) -> None:
-    """A session that has printed much, one whose command still runs, and somebody who follows that."""
+    """A session that has printed much, one whose command still runs, and a follower of that."""
     await box.process.create_session("talks")
     await box.process.execute_session_command(
         "talks", SessionExecuteRequest(command=f"head -c {PRINTED_BYTES} /dev/zero | tr '\\0' x")
@@ -45,7 +45,7 @@ async def leave_sessions_open(sdk: AsyncDaytona, box: AsyncSandbox) -> None:
 
 
 async def leave_a_terminal_open(sdk: AsyncDaytona, box: AsyncSandbox) -> None:
-    """A terminal that somebody watches."""
+    """A terminal with a reader."""
     handle = await box.process.create_pty_session(id="t", pty_size=PtySize(rows=24, cols=80), on_data=lambda _: None)
     await handle.send_input("echo typed\n")
     await handle.disconnect()

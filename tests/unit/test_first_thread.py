@@ -1,4 +1,4 @@
-"""A process whose first thread has ended lives on, and /proc shows a zombie: whoever ends a tree must still find it."""
+"""A process whose first thread has ended keeps running, and /proc shows a zombie: ending a tree must still find it."""
 
 import os
 import subprocess

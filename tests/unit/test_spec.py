@@ -1,4 +1,4 @@
-"""The wish, validated once."""
+"""Specs, validated once."""
 
 import dataclasses
 import math
@@ -73,7 +73,7 @@ def test_network_of_a_spec_may_be_a_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "options",
     [
         {"cpus": 0},
         {"cpus": math.nan},
@@ -87,10 +87,10 @@ def test_network_of_a_spec_may_be_a_text() -> None:
         {"open_files": -1},
     ],
 )
-def test_impossible_resources_are_refused(wish: dict[str, Any]) -> None:
+def test_impossible_resources_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError) as caught:
-        Resources(**wish)
-    assert next(iter(wish)) in str(caught.value)
+        Resources(**options)
+    assert next(iter(options)) in str(caught.value)
     assert caught.value.hint
 
 
@@ -100,7 +100,7 @@ def test_resources_know_their_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "options",
     [
         {"workdir": "relative"},
         {"workdir": "/a/../b"},
@@ -123,9 +123,9 @@ def test_resources_know_their_bytes() -> None:
         {"output_limit_bytes": True},
     ],
 )
-def test_impossible_spec_is_refused(wish: dict[str, Any]) -> None:
+def test_impossible_spec_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
-        Spec(**wish)
+        Spec(**options)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, "5"])
@@ -177,12 +177,12 @@ def test_keywords_make_a_spec() -> None:
     assert spec.lifetime == Lifetime(seconds=5, keep_on_failure=True)
     assert make_spec(lifetime=Lifetime(7), keep_on_failure=True).lifetime == Lifetime(7, keep_on_failure=True)
     assert spec.network.mode == "open"
-    with pytest.raises(SpecError, match="no_such_wish"):
-        make_spec(no_such_wish=1)  # type: ignore[call-arg]
+    with pytest.raises(SpecError, match="no_such_option"):
+        make_spec(no_such_option=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "options",
     [
         {"labels": {"a": "x" * 70_000}},
         {"env": {"A": "x" * 1_100_000}},
@@ -193,11 +193,11 @@ def test_keywords_make_a_spec() -> None:
         {"packages": ["a" * 70_000]},
         {"network": ",".join(["example.org"] * 10_000)},
     ],
-    ids=lambda wish: next(iter(wish)),
+    ids=lambda options: next(iter(options)),
 )
-def test_texts_that_are_kept_are_bounded(wish: dict[str, Any]) -> None:
+def test_texts_that_are_kept_are_bounded(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="bytes are more than"):
-        Spec(**wish)
+        Spec(**options)
 
 
 def test_resources_tell_what_was_asked_for_by_name() -> None:

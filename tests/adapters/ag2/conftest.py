@@ -73,8 +73,8 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kin
         daemon: Daemon = request.getfixturevalue("daemon")
         monkeypatch.setenv("CORRAL_DOCKER_HOST", daemon.host)
 
-        def make(**wishes: Any) -> EnvironmentBase:
-            return DockerEnvironment(image=daemon.image, **wishes)
+        def make(**options: Any) -> EnvironmentBase:
+            return DockerEnvironment(image=daemon.image, **options)
 
         return replace(found, make=make)
     return found
@@ -90,7 +90,7 @@ async def environment(kind: Kind) -> AsyncIterator[EnvironmentBase]:
 @pytest.fixture(
     params=["embedded", pytest.param("daytona", marks=pytest.mark.check), pytest.param("docker", marks=_DOCKER)]
 )
-def wishes(request: pytest.FixtureRequest) -> dict[str, Any]:
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """What to give to the general classes, for each backend."""
     if request.param == "daytona":
         server: ServedProcess = request.getfixturevalue("server")

@@ -1,4 +1,4 @@
-"""AG2's own environment and ours, side by side at the same service: the same answers, but for what is mended."""
+"""AG2's own environment and ours against the same service: the same answers, except where ours fixes a defect."""
 
 import inspect
 from typing import Any

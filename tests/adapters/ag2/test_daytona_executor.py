@@ -106,7 +106,7 @@ def test_checks_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "text"),
+    ("options", "text"),
     [
         ({"snapshot": "nowhere"}, "snapshot 'nowhere' not found"),
         ({"image": "python:3.12-slim"}, "no snapshot 'python:3.12-slim', and this server does not pull"),
@@ -118,10 +118,10 @@ def test_checks_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["snapshot", "image", "recipe", "resources", "key", "name", "env"],
 )
-def test_creation_that_fails(service: ServedProcess, living: Living, wish: dict[str, Any], text: str) -> None:
+def test_creation_that_fails(service: ServedProcess, living: Living, options: dict[str, Any], text: str) -> None:
     before = living()
     with pytest.raises(RuntimeError) as caught:
-        DaytonaCodeExecutor(**wish)
+        DaytonaCodeExecutor(**options)
     assert str(caught.value).startswith("Failed to create Daytona sandbox: ")
     assert text in str(caught.value)
     assert living() == before
@@ -201,8 +201,8 @@ def test_as_a_context_manager(service: ServedProcess, living: Living) -> None:
     assert "entered" not in living()
 
 
-def test_the_general_executor_on_every_backend(wishes: dict[str, Any]) -> None:
-    with SandboxCodeExecutor(timeout=30, **wishes) as executor:
+def test_the_general_executor_on_every_backend(options: dict[str, Any]) -> None:
+    with SandboxCodeExecutor(timeout=30, **options) as executor:
         result = run(executor, ("python3", "print(1)"), ("sh", "echo 2; exit 3"), ("sh", "touch three"))
         assert (result.exit_code, result.output) == (3, "1\n\n2\n")
         assert [(block.language, block.exit_code) for block in result.blocks] == [("python", 0), ("sh", 3)]

@@ -1,4 +1,4 @@
-"""Programs that make sandboxes with AG2's classes and forget them, raise, are cancelled or killed: none is left."""
+"""Programs that create sandboxes with AG2's classes and forget them, raise, are cancelled or killed leave none."""
 
 import os
 import signal
@@ -223,7 +223,7 @@ asyncio.run(main())
 @pytest.mark.check
 @pytest.mark.parametrize("kind", SERVED)
 def test_killed_at_a_service(kind: str, service: ServedProcess) -> None:
-    """Nobody is there to delete it: the service stops it when it was unused for minutes, and deletes it then."""
+    """Its program is gone: the service stops it after some minutes without use, and deletes it then."""
     client = make_client(service)
     before = {box.id for box in client.list()}
     with subprocess.Popen(argv(kind, KILLED), stdout=subprocess.PIPE) as program:

@@ -1,4 +1,4 @@
-"""Languages that nothing in a sandbox runs, in each of AG2's environments."""
+"""Languages without a runtime in the sandbox, in each of AG2's environments."""
 
 import os
 

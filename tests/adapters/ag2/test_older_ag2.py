@@ -1,4 +1,4 @@
-"""The same tests with ag2 0.14, the last with `autogen`: not to be installed beside 1.x, so in a place of its own."""
+"""The same tests with ag2 0.14, the last with `autogen`. It can't be installed beside 1.x, so it has its own folder."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What persists, and between whom: the table of the guide, a test for each row, on each backend."""
+"""Which state persists, and between which calls: the table of the guide, a test for each row, on each backend."""
 
 import re
 from collections.abc import Callable
@@ -40,8 +40,8 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Mak
     if request.param == "docker":
         daemon: Daemon = request.getfixturevalue("daemon")
         monkeypatch.setenv("CORRAL_DOCKER_HOST", daemon.host)
-        return lambda **wishes: DockerEnvironment(image=daemon.image, **wishes)
-    return lambda env_vars=None, **wishes: CorralEnvironment(env=env_vars or {}, **wishes)
+        return lambda **options: DockerEnvironment(image=daemon.image, **options)
+    return lambda env_vars=None, **options: CorralEnvironment(env=env_vars or {}, **options)
 
 
 def python(code: str) -> tuple[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Each weak point that was seen in AG2's own classes, by its number, and that ours have not got it."""
+"""Each weak point of AG2's own classes, by its number: ours do not have it."""
 
 import asyncio
 import contextlib
@@ -277,7 +277,7 @@ async def test_2e9_a_snippet_of_five_megabytes(environment: EnvironmentBase) -> 
 
 
 async def ends(sandbox: Any, command: str) -> None:
-    """A list of processes may be of the whole machine, so what is looked for has a number that nobody else uses."""
+    """A list of processes may be of the whole machine, so the process has a number that no other one uses."""
     async with asyncio.timeout(60):
         while command in (await sandbox.exec(["ps", "-eo", "args"])).output:
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A real agent with a scripted model: what the model is shown, and what becomes of what it asks for."""
+"""A real agent with a scripted model: what the model is shown, and how its calls are carried out."""
 
 import struct
 import zlib
@@ -156,7 +156,7 @@ async def test_the_mistake_is_a_retry_and_not_a_result(box: Sandbox) -> None:
 @pytest.mark.parametrize("kind", [CorralSandbox, DaytonaSandbox])
 async def test_a_gone_sandbox_ends_the_run_and_is_never_output(kind: type[CorralSandbox], box: Sandbox) -> None:
     sandbox = kind.over(box)
-    Sandbox.connect(box.detach()).kill()  # by somebody else
+    Sandbox.connect(box.detach()).kill()  # through another handle
     calls: list[Call] = [
         ("execute", {"command": "echo hi"}),
         ("read_file", {"path": "a"}),

@@ -82,7 +82,7 @@ def test_what_is_not_there_is_returned(sandbox: CorralSandbox) -> None:
 def test_a_gone_sandbox_is_raised_or_by_the_known_class_returned(box: Sandbox) -> None:
     general, known = CorralSandbox.over(box), DaytonaSandbox.over(box)
     handle = general.execute_background("sleep 1000")
-    Sandbox.connect(box.detach()).kill()  # by somebody else
+    Sandbox.connect(box.detach()).kill()  # through another handle
     with pytest.raises(SandboxGoneError):
         general.execute_background("echo hi")
     with pytest.raises(SandboxGoneError):

@@ -1,4 +1,4 @@
-"""Rules for what a model may read, write, find and run: kept for every path, and on request by the kernel."""
+"""Rules for what a model may read, write, find and run: enforced for every path, and on request by the kernel."""
 
 from typing import Any
 
@@ -193,7 +193,7 @@ async def test_a_rule_that_was_asked_about_holds_for_all_that_is_found(box: Sand
 
 
 async def test_weak_point_14_what_was_judged_is_what_is_used(box: Sandbox) -> None:
-    """A link that is exchanged while somebody is asked leads nowhere else than when the rules were asked."""
+    """A link that is exchanged during the approval leads to the same file as when the rules were checked."""
     box.exec("mkdir -p mine secret; echo mine > mine/a.txt; echo secret > secret/a.txt; ln -s mine door", check=True)
 
     def exchange(operation: str, target: str, reason: str) -> bool:

@@ -220,7 +220,7 @@ except ImportError as error:
 def test_a_gone_sandbox_raises_in_the_general_class() -> None:
     with Sandbox() as box:
         sandbox = CorralSandbox.over(box)
-        Sandbox.connect(box.detach()).kill()  # by somebody else
+        Sandbox.connect(box.detach()).kill()  # through another handle
         for call in (
             lambda: sandbox.execute("echo hi"),
             lambda: sandbox.read("a"),

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.needs_userns
 
 
 class Fake:
-    """A sandbox of somebody's own: only what a manager asks for, and all of it blocking."""
+    """A user's own sandbox class: only the methods that a manager calls, all of them blocking."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id

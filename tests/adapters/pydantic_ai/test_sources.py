@@ -101,7 +101,7 @@ async def test_a_gone_sandbox_ends_the_run_and_the_next_run_has_a_new_one() -> N
         toolset = CorralToolset[Any](environment)
         await run(toolset, ("ls", {}))
         async with environment.open() as box:
-            await (await AsyncSandbox.connect(await box.detach())).kill()  # by somebody else
+            await (await AsyncSandbox.connect(await box.detach())).kill()  # through another handle
         with pytest.raises(SandboxGoneError):
             await run(toolset, ("ls", {}))
         assert await run(toolset, ("execute", {"command": "echo new"})) == ["new\n"]

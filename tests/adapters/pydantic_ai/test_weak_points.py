@@ -1,4 +1,4 @@
-"""Each weak point of the system these classes are known from, by its number in our record, mended."""
+"""Each weak point of the original classes, by its number: ours do not have it."""
 
 import asyncio
 import concurrent.futures
@@ -147,7 +147,7 @@ def test_weak_point_9_a_gone_sandbox_is_told_apart_from_a_failed_command(
 ) -> None:
     known = DaytonaSandbox.over(box)
     assert not known.execute("exit 1").gone
-    Sandbox.connect(box.detach()).kill()  # by somebody else
+    Sandbox.connect(box.detach()).kill()  # through another handle
     with caplog.at_level(logging.WARNING):
         response = known.execute("echo hi")
     assert response.output.startswith("Error: ")

@@ -210,17 +210,17 @@ def test_service_outlives_the_deadline_by_minutes_at_most() -> None:
     assert [life.minutes(seconds) for seconds in (0.5, 60, 61, 3600)] == [2, 2, 3, 61]
 
 
-# What is refused before anybody is asked.
+# What is refused before the service is asked.
 
 
 @pytest.mark.parametrize(
-    "wish", [{"packages": ["six"]}, {"venv": "/x"}, {"ephemeral": True}, {"hostname": "other"},
+    "options", [{"packages": ["six"]}, {"venv": "/x"}, {"ephemeral": True}, {"hostname": "other"},
              {"image": "debian:12", "snapshot": "x"}],
 )  # fmt: skip
-async def test_wish_that_the_service_has_no_word_for_is_refused(wish: dict[str, Any]) -> None:
+async def test_option_that_the_service_does_not_support_is_refused(options: dict[str, Any]) -> None:
     backend = DaytonaBackend(api_key="key", api_url="http://127.0.0.1:1/api")
     with pytest.raises(CapabilityError):
-        await backend.create(make_spec(**wish))
+        await backend.create(make_spec(**options))
 
 
 async def test_service_that_is_not_there_is_said(pauses: list[float]) -> None:
@@ -249,7 +249,7 @@ asyncio.run(main())
 
 def test_creation_that_nobody_heard_of_warns_of_nothing_and_leaves_nothing_open() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/api"
         done = subprocess.run([sys.executable, "-c", FAILS, url], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -147,12 +147,12 @@ def test_the_configuration_is_strict() -> None:
 
 
 def test_what_is_missing_is_refused() -> None:
-    wishes: tuple[dict[str, object], ...] = (
+    cases: tuple[dict[str, object], ...] = (
         {"packages": ["x"]}, {"venv": "/x"}, {"ephemeral": True}, {"network": "a.org"},
     )  # fmt: skip
-    for wish in wishes:
+    for options in cases:
         with pytest.raises(CapabilityError):
-            refuse_what_is_missing(make_spec(**wish))  # type: ignore[arg-type]
+            refuse_what_is_missing(make_spec(**options))  # type: ignore[arg-type]
 
 
 # The shell texts, run by the shell of this machine.

@@ -134,7 +134,7 @@ async def test_pip_follows_nothing_where_it_judges_otherwise(
 @pytest.mark.check
 @pytest.mark.usefixtures("installer")
 async def test_working_folder_is_not_looked_at(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody's project: modules that shadow pip, files that are named like what is asked for, settings for uv."""
+    """A user's project: modules that shadow pip, files named like the requested packages, settings for uv."""
     here = tmp_path / "here"
     here.mkdir()
     for name in ("pip.py", "runpy.py", "zipfile.py", "sitecustomize.py"):

@@ -1,4 +1,4 @@
-"""Asking somebody who is busy, stopped or frozen: whoever asks waits, and nobody else does."""
+"""Requests to a process that is busy, stopped or frozen: only their own callers wait."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ async def test_who_waits_learns_that_the_other_is_gone(full: tuple[socket.socket
 
 
 async def test_an_upload_to_a_frozen_disk_waits_by_itself() -> None:
-    """In the place of the file stands a pipe that nobody reads: each write waits in the kernel, as on a frozen disk."""
+    """The file is replaced by a pipe without a reader: each write blocks in the kernel, as on a frozen disk."""
     ours, theirs = wire.make_pair()
 
     async def open_agent() -> socket.socket:
@@ -112,7 +112,7 @@ async def test_an_upload_to_a_frozen_disk_waits_by_itself() -> None:
 
 
 def read_all(descriptor: int) -> int:
-    """Until everybody has closed the other end; gives how much it was."""
+    """Read until the other end is closed everywhere; gives the number of bytes."""
     with os.fdopen(descriptor, "rb") as file:
         return len(file.read())
 

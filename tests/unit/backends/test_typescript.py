@@ -102,7 +102,7 @@ def test_missing_npm_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_failing_npm_leaves_nothing_and_tells_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("npm_config_registry", "http://user:secret@127.0.0.1:9/")  # nobody listens at discard
+    monkeypatch.setenv("npm_config_registry", "http://user:secret@127.0.0.1:9/")  # no server listens there
     monkeypatch.setenv("npm_config_fetch_retries", "0")
     monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
     with pytest.raises(BackendUnavailableError, match="npm did not fetch esbuild") as caught:

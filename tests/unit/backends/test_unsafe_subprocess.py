@@ -97,7 +97,7 @@ def test_only_the_registry_knows_it() -> None:
         for path in source.rglob("*.py")
         if room not in path.parents and any(word in path.read_text("utf-8") for word in (ROOM, "unsafe-subprocess"))
     ]
-    assert named == ["client/registry.py"], "whoever else names it might fall back to it"
+    assert named == ["client/registry.py"], "another module that names it might fall back to it"
     assert "unsafe-subprocess" in backend_names()
 
 
@@ -187,7 +187,7 @@ def test_files_outside_are_read_and_not_changed(tmp_path: Path, outside: Path) -
 
 
 @quiet
-def test_the_workdir_that_was_wished_for_is_a_name_of_the_real_one(tmp_path: Path) -> None:
+def test_the_requested_workdir_is_a_name_of_the_real_one(tmp_path: Path) -> None:
     async def use() -> None:
         async with await UnsafeSubprocessBackend(tmp_path).create(make_spec(workdir="/srv/work")) as box:
             await box.files.write("/srv/work/sub/file", "x")

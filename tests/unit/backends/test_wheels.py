@@ -1,4 +1,4 @@
-"""Which wheels a wish comes to. Wheels are made by hand, and what pip does is done by a fetch of a few lines."""
+"""Which wheels a requirement comes to. Wheels are made by hand, and what pip does is done by a fetch of a few lines."""
 
 import shutil
 import zipfile
@@ -26,11 +26,11 @@ class Index:
     async def fetch(self, names: list[str], target: Path) -> str | None:
         self.calls.append(names)
         target.mkdir(parents=True, exist_ok=True)
-        for wish in map(Requirement, names):
+        for asked in map(Requirement, names):
             found = [read_wheel(path) for path in (self.folder / "index").iterdir()]
-            fitting = [wheel for wheel in found if wheel.name == wish.name and wish.specifier.contains(wheel.version)]
+            fitting = [wheel for wheel in found if wheel.name == asked.name and asked.specifier.contains(wheel.version)]
             if not fitting:
-                return f"nothing found for {wish}"
+                return f"nothing found for {asked}"
             shutil.copy(max(fitting, key=lambda wheel: wheel.version).path, target)
         return None
 
@@ -85,7 +85,7 @@ async def test_older_version_is_tried_where_the_newest_can_not_be(index: Index) 
     assert await index.gather("left", "right") == {"left": "1.0", "right": "2.0", "shared": "1.0"}
 
 
-async def test_wishes_that_exclude_each_other_are_named(index: Index) -> None:
+async def test_requirements_that_exclude_each_other_are_named(index: Index) -> None:
     index.add("left", "1.0", "shared<2")
     index.add("right", "1.0", "shared>=2")
     index.add("shared", "1.0")

@@ -228,7 +228,7 @@ async def test_what_is_laid_down_is_plain() -> None:
         (b"cat: x: No such file or directory\n", SandboxFileNotFoundError),
         (b"mv: cannot create regular file 'x: Permission denied': No space left on device\n", SandboxNoSpaceError),
         (b"tool: x: Is a directory\ncorral:EEXIST\n", SandboxFileExistsError),
-        (b"what nobody knows\n", SandboxFileError),
+        (b"an unknown answer\n", SandboxFileError),
     ],
 )
 def test_what_tools_say_becomes_an_error(said: bytes, kind: type[SandboxFileError]) -> None:

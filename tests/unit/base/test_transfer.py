@@ -1,4 +1,4 @@
-"""What comes out of a sandbox is hostile: tars are laid down below the target and nowhere else."""
+"""What comes out of a sandbox is hostile: tars are unpacked below the target and nowhere else."""
 
 import io
 import os
@@ -172,7 +172,7 @@ async def test_tree_of_the_host_is_packed(host: Path) -> None:
         found = {os.path.normpath(info.name): info for info in archive}
     assert sorted(found) == [".", "bad-\udcff", "empty", "link"]
     assert found["link"].linkname == "/etc"
-    assert all((info.uid, info.uname) == (0, "") for info in found.values()), "nobody of the host is named"
+    assert all((info.uid, info.uname) == (0, "") for info in found.values()), "no user of the host is named"
 
 
 async def test_packing_may_be_left_early(host: Path) -> None:

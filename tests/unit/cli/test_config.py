@@ -20,7 +20,7 @@ Corral = Callable[..., Any]
 
 
 class Recording(MemoryBackend):
-    """Remembers what was wished for."""
+    """Remembers the requested options."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The sync door, on the fake."""
+"""The sync API, on the fake."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""Portals: whoever leaves, each piece of work has one end, and what was made and is not taken is undone."""
+"""Portals: each piece of work ends once, and a result that its caller no longer takes is undone."""
 
 from __future__ import annotations
 

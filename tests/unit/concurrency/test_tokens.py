@@ -1,4 +1,4 @@
-"""One for each token, whoever asks, is cancelled, or fails."""
+"""One object for each token, also when callers are cancelled or fail."""
 
 import asyncio
 import threading

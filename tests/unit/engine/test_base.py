@@ -1,4 +1,4 @@
-"""The made-up system around /usr: nothing of the host's /etc or homes, the same wish gives the same folder."""
+"""The made-up system around /usr: nothing of the host's /etc or homes, the same description gives the same folder."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ def test_usr_is_writable_only_where_files_belong_to_root_inside(tmp_path: Path) 
         assert build(tmp_path, BaseDescription(owned=True))[1].writable
 
 
-def test_same_wish_gives_the_same_folder_and_another_wish_another(tmp_path: Path) -> None:
+def test_same_description_gives_the_same_folder_and_another_one_another(tmp_path: Path) -> None:
     first = build(tmp_path, BaseDescription())
     assert build(tmp_path, BaseDescription()) == first
     other = build(tmp_path, BaseDescription(commands={"hello": "/usr/bin/env"}))
@@ -73,12 +73,12 @@ def test_commands_are_links_or_scripts(tmp_path: Path) -> None:
 
 
 def test_modes_do_not_depend_on_our_umask(tmp_path: Path) -> None:
-    wish = BaseDescription(commands={"pip": "#!/bin/sh\n"}, tools=(Tool("/srv/python", "/opt/corral/deep/python"),))
+    base = BaseDescription(commands={"pip": "#!/bin/sh\n"}, tools=(Tool("/srv/python", "/opt/corral/deep/python"),))
 
     def modes(umask: int) -> dict[str, int]:
         before = os.umask(umask)
         try:
-            root = skeleton_of(build(tmp_path / f"{umask:o}", wish))
+            root = skeleton_of(build(tmp_path / f"{umask:o}", base))
         finally:
             os.umask(before)
         found = {str(path.relative_to(root)): path.lstat().st_mode for path in (root, *root.rglob("*"))}

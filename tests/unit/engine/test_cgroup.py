@@ -28,7 +28,7 @@ V2_CORE = ("cgroup.procs", "cgroup.threads", "cgroup.kill", "cpu.stat", "cgroup.
 
 
 class CgroupPath(type(Path())):  # type: ignore[misc]  # the concrete class of this platform
-    """A folder that behaves as the kernel's: files come with it, and nobody else can make one."""
+    """A folder that behaves like the kernel's: it has its files from the start, and no others can be created."""
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         if self.exists() and exist_ok:

@@ -368,7 +368,7 @@ DOORS = (_create, _list, _connect, _connect_by_id, _start, _delete, _capabilitie
 @pytest.mark.anyio
 @pytest.mark.parametrize("door", DOORS)
 async def test_no_door_leads_into_a_folder_that_is_not_safe(tmp_path: Path, door: Callable[[Path], object]) -> None:
-    """Somebody else has laid it out: nothing in it is followed, and nothing there is removed."""
+    """Another user has prepared it: nothing in it is followed, and nothing there is removed."""
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "precious").touch()

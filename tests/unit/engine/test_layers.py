@@ -148,7 +148,7 @@ def test_rollback_leaves_the_files_of_the_snapshot(data: DataFolder) -> None:
     assert len(newer["layers"]) == 2
     store.roll_back(folder, newer, snapshot.snapshot_id)
     assert (read_state(folder) or {})["layers"] == list(snapshot.layers)
-    assert names(data.layers) == set(snapshot.layers), "what nobody names any more is gone"
+    assert names(data.layers) == set(snapshot.layers), "layers without a reference are gone"
 
 
 def test_stopped_sandbox_is_not_swept(data: DataFolder) -> None:

@@ -1,4 +1,4 @@
-"""When a sandbox stands still."""
+"""When a sandbox is paused."""
 
 import pytest
 

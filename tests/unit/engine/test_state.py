@@ -1,4 +1,4 @@
-"""What is written down about each sandbox: always whole, locked by its holder, and found by whoever comes next."""
+"""The state file of each sandbox: always complete, locked by its holder, and found by other processes."""
 
 import fcntl
 import json
@@ -63,7 +63,7 @@ def test_every_process_sees_the_same_instance_however_early_it_looks(data: DataF
 
 
 def test_half_written_instance_does_not_change_once_it_was_used(data: DataFolder) -> None:
-    (data.path / "instance").touch()  # somebody was killed between making the file and writing it
+    (data.path / "instance").touch()  # a process was killed between creating the file and writing it
     assert data.instance() == data.instance() != ""
 
 

@@ -1,4 +1,4 @@
-"""Ranges of user ids: never the same one twice, for nobody else to take, and free again when nobody holds it."""
+"""Ranges of user ids: never given out twice, not available to others, and free again when released."""
 
 import contextlib
 import itertools

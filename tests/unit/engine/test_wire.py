@@ -1,4 +1,4 @@
-"""Messages between the engine's processes: whatever arrives is bounded, and no descriptor is lost over a bad one."""
+"""Messages between the engine's processes: all input is bounded, and a bad message leaks no descriptor."""
 
 import array
 import json

@@ -36,7 +36,7 @@ async def use(env: Environment, *, closing: bool = False) -> None:
         await box.exec("true")
 
 
-async def test_same_wish_has_the_same_sandbox_and_leaving_does_not_end_it(backend: Slow) -> None:
+async def test_same_spec_has_the_same_sandbox_and_leaving_does_not_end_it(backend: Slow) -> None:
     async with Environment(backend=backend) as env:
         async with env.open() as box:
             await box.files.write("kept", b"1")
@@ -48,7 +48,7 @@ async def test_same_wish_has_the_same_sandbox_and_leaving_does_not_end_it(backen
 
 
 @pytest.mark.parametrize(
-    ("wish", "first", "second"),
+    ("option", "first", "second"),
     [
         ("resources", Resources(cpus=1), Resources(cpus=2)),
         ("env", {"A": "1"}, {"A": "2"}),
@@ -58,11 +58,11 @@ async def test_same_wish_has_the_same_sandbox_and_leaving_does_not_end_it(backen
         ("output_limit_bytes", 1000, 2000),
     ],
 )
-async def test_different_wishes_have_different_sandboxes(backend: Slow, wish: str, first: Any, second: Any) -> None:
-    async with Environment(backend=backend, **{wish: Variable()}) as env:
-        one, other = await open_id(env, {wish: first}), await open_id(env, {wish: second})
+async def test_different_specs_have_different_sandboxes(backend: Slow, option: str, first: Any, second: Any) -> None:
+    async with Environment(backend=backend, **{option: Variable()}) as env:
+        one, other = await open_id(env, {option: first}), await open_id(env, {option: second})
         assert one != other
-        assert await open_id(env, {wish: first}) == one
+        assert await open_id(env, {option: first}) == one
 
 
 async def test_order_of_a_mapping_does_not_matter(backend: Slow) -> None:
@@ -362,12 +362,12 @@ async def test_equal_backends_are_not_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes", [{"backend": ["hunter2"]}, {"env": "hunter2"}, {"labels": {"a": ["hunter2"]}}, {"options": ["hunter2"]}]
+    "values", [{"backend": ["hunter2"]}, {"env": "hunter2"}, {"labels": {"a": ["hunter2"]}}, {"options": ["hunter2"]}]
 )
-def test_value_that_can_not_be_is_told_without_showing_it(wishes: dict[str, Any]) -> None:
-    env = Environment(backend=Variable(default="memory"), **{name: Variable() for name in wishes if name != "backend"})
+def test_value_that_can_not_be_is_told_without_showing_it(values: dict[str, Any]) -> None:
+    env = Environment(backend=Variable(default="memory"), **{name: Variable() for name in values if name != "backend"})
     with pytest.raises(SpecError) as caught:
-        env.resolve(wishes)
+        env.resolve(values)
     assert "hunter2" not in str(caught.value)
 
 

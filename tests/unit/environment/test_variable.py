@@ -1,4 +1,4 @@
-"""Variables: where their values come from, and one error for all that have none."""
+"""Variables: where their values come from, and one error for all without a value."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +10,8 @@ from corral.backends.memory import MemoryBackend
 from corral.environment.variable import variables_of
 
 
-def make(**wishes: Any) -> Environment:
-    return Environment(backend=MemoryBackend(), **wishes)
+def make(**options: Any) -> Environment:
+    return Environment(backend=MemoryBackend(), **options)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_values_are_checked_after_they_are_known() -> None:
     assert make(resources=Variable()).resolve({"resources": Resources(cpus=1)}).resources.cpus == 1
 
 
-@pytest.mark.parametrize("wishes", [{"imagee": "x"}, {"imagee": Variable()}, {"workdir": "relative"}])
-def test_what_is_wrong_whatever_the_context_is_told_at_once(wishes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"imagee": "x"}, {"imagee": Variable()}, {"workdir": "relative"}])
+def test_what_is_wrong_whatever_the_context_is_told_at_once(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
-        make(**wishes)
+        make(**options)
 
 
 def test_two_defaults_are_refused() -> None:

@@ -35,7 +35,7 @@ def test_small_writes_share_a_large_pipe_and_are_read_at_once() -> None:
     assert reading.read(reader) is None
     assert reading.next_turn(reader, None) == "rearm"
     os.close(writer)
-    assert reading.read(reader) == b"", "nobody else holds the program's end any more"
+    assert reading.read(reader) == b"", "the program's end is closed everywhere"
     os.close(reader)
 
 

@@ -1,4 +1,4 @@
-"""A lack that was required not to be there is a failure, and so is a skip that nobody explained."""
+"""A missing need that was required is a failure, and so is a skip without a reason."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Whoever starts the tests, they have the same surroundings."""
+"""The tests run in the same environment, however they are started."""
 
 import json
 import os

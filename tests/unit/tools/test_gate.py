@@ -1,4 +1,4 @@
-"""The rules of file tools: what is asked about, what that is good for, and what a search then shows."""
+"""The rules of file tools: what is asked for, what an approval covers, and what a search then shows."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""The words of a restricted command: what is let through, and what a model is told of the rest."""
+"""The words of a restricted command: what is allowed, and what the model is told about the rest."""
 
 import shlex
 

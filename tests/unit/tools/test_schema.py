@@ -1,4 +1,4 @@
-"""What a model gives: taken where it is clear, and else refused with a text that it can mend."""
+"""Arguments from a model: accepted where they are clear, otherwise refused with a text that helps to fix them."""
 
 from typing import Any
 

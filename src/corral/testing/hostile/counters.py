@@ -107,7 +107,7 @@ DEVICES = Probe(
     "watch-and-lock-the-devices-of-the-host", "lateral", "lateral",
     "as root, the launcher makes device nodes for each sandbox",
     "PATHS = [f'/dev/{name}' for name in ('null', 'zero', 'full', 'random', 'urandom')]" + _WATCH,
-    neighbour_code=_TRY_LOCK,
+    neighbour_code=_TRY_LOCK, needs_hard="devices",
 )  # fmt: skip
 
 MASKS = Probe(

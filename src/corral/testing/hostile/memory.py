@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from corral.testing.hostile.probe import Probe, expect_stopped_or_killed
 
 _BYTES = 3 << 30
@@ -60,7 +62,7 @@ MEMORY_WITHOUT_FIRST_THREADS = _of_many(
 )  # fmt: skip
 
 
-def _hidden_memory(name: str, how: str, why: str) -> Probe:
+def _hidden_memory(name: str, how: str, why: str, *, needs_hard: Literal["", "memory"] = "memory") -> Probe:
     """A bomb of memory that is in no process's resident size."""
     return Probe(
         name, "resources", "host_dos", why, f"""
@@ -89,7 +91,7 @@ while taken < goal:
             held(f"no more after {{taken >> 20}} MiB and the last possible process: {{refusal}}")
 hold(3.0)
 breached(f"holds {{taken >> 20}} MiB of {{T['limits']['memory_bytes'] >> 20}}")
-""", timeout=25, expect=expect_stopped_or_killed, may_end=True, alone=True)  # fmt: skip
+""", timeout=25, expect=expect_stopped_or_killed, may_end=True, alone=True, needs_hard=needs_hard)  # fmt: skip
 
 
 MEMORY_FILES = _hidden_memory(
@@ -126,7 +128,7 @@ def take():
     for offset in range(0, SPAN, STEP):
         ctypes.c_ubyte.from_address(start + offset).value
     return SPAN // STEP * 4096
-""", "memory.max counts page tables, or RLIMIT_AS and sampling of VmPTE",
+""", "memory.max counts page tables, or RLIMIT_AS and sampling of VmPTE", needs_hard="",
 )  # fmt: skip
 
 SOCKET_BUFFERS = _hidden_memory(

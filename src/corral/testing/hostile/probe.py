@@ -102,6 +102,8 @@ class Probe:
     """All of its processes must be gone when its call ends."""
     victim: bool = False
     """Needs a second sandbox, with a process to attack."""
+    needs_hard: Literal["", "memory", "disk", "devices"] = ""
+    """Only a hard limit stops it, or device nodes of the sandbox's own: sampling does not see what it takes."""
     expect: Expect | None = None
     after: After | None = None
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
@@ -80,7 +81,7 @@ held(f"{made} orphans made and reaped")
 _WAIT_FOR_SAMPLING = "time.sleep(8)  # a soft limit is checked only now and then"
 
 
-def _fill_disk(name: str, then: str = "pass") -> Probe:
+def _fill_disk(name: str, then: str = "pass", *, needs_hard: Literal["", "disk"] = "") -> Probe:
     return Probe(
         name, "resources", "host_dos", "a file system of fixed size for each sandbox, or sampling", f"""
 goal = bounded(T["limits"]["disk_bytes"], {_BYTES})
@@ -96,12 +97,12 @@ except OSError as error:
     held(f"{{name_of(error.errno)}} after {{written >> 20}} MiB")
 {_WAIT_FOR_SAMPLING}
 breached(f"{{written >> 20}} MiB on a disk of {{T['limits']['disk_bytes'] >> 20}}")
-""", timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
+""", timeout=30, expect=expect_stopped_or_killed, alone=True, needs_hard=needs_hard)  # fmt: skip
 
 
 DISK = _fill_disk("fill-the-disk")
 
-DISK_NAMELESS = _fill_disk("fill-the-disk-with-deleted-files", "os.unlink(path)")
+DISK_NAMELESS = _fill_disk("fill-the-disk-with-deleted-files", "os.unlink(path)", needs_hard="disk")
 
 INODES = Probe(
     "use-up-the-inodes", "resources", "host_dos", "a file system with a fixed number of inodes, or sampling", f"""

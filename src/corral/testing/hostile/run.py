@@ -84,20 +84,6 @@ class Report:
 
 OnProgress = Callable[[Outcome], None]
 
-NEEDS_HARD = {
-    "memory-bomb-in-nameless-files": "memory",
-    "memory-bomb-in-pipes": "memory",
-    "memory-bomb-in-socket-buffers": "memory",
-    "memory-bomb-in-system-v-segments": "memory",
-    "fill-the-disk-with-deleted-files": "disk",
-    "watch-and-lock-the-devices-of-the-host": "devices",
-}
-"""The capability that each of these probes needs to be stopped.
-
-Sampling does not see the memory and disk that they take, so only a hard limit stops them; one succeeds wherever
-sandboxes use the host's device nodes.
-"""
-
 
 async def attack(
     sandbox: AsyncSandbox, *, canaries: Canaries, probes: Iterable[Probe] | None = None,
@@ -137,19 +123,16 @@ async def besiege(
         yield siege
 
 
+@dataclass(slots=True)
 class Siege:
     """An attack in progress."""
 
-    def __init__(
-        self, sandbox: AsyncSandbox, canaries: Canaries, make: MakeSandbox | None, neighbour: Neighbour | None,
-        stack: contextlib.AsyncExitStack, soft: frozenset[str],
-    ) -> None:  # fmt: skip
-        self._stack = stack
-        self._soft = soft
-        self._sandbox = sandbox
-        self._canaries = canaries
-        self._make = make
-        self._neighbour = neighbour
+    sandbox: AsyncSandbox
+    canaries: Canaries
+    make: MakeSandbox | None
+    neighbour: Neighbour | None
+    stack: contextlib.AsyncExitStack
+    soft: frozenset[str]
 
     async def ask_control(self, sandbox: AsyncSandbox) -> str | None:
         """Run a harmless program: None if that works, otherwise what is wrong."""
@@ -168,19 +151,19 @@ class Siege:
                 finding = await self._try_where_it_belongs(probe)
         except TimeoutError:
             finding = breached(f"the host still waited after {patience:.0f} s")
-        if finding.verdict is Verdict.BREACHED and NEEDS_HARD.get(probe.name) in self._soft:
+        if finding.verdict is Verdict.BREACHED and probe.needs_hard in self.soft:
             finding = Finding(Verdict.UNPROMISED, finding.evidence)
         return Outcome(probe, finding, time.monotonic() - started)
 
     async def _try_where_it_belongs(self, probe: Probe) -> Finding:
-        if probe.victim and self._neighbour is None:
+        if probe.victim and self.neighbour is None:
             return unproven("no neighbour to attack")
         if not probe.alone:
             return await self._run(probe, await self._renew(), _new_token())
-        if self._make is None:
+        if self.make is None:
             return unproven("no second sandbox can be made for this probe")
         token = _new_token()
-        async with self._make() as sandbox:
+        async with self.make() as sandbox:
             await sandbox.files.exists("/")  # start the file agent, so that it can be attacked
             finding = await self._run(probe, sandbox, token)
         left = await self._wait_until_gone(token)
@@ -190,9 +173,9 @@ class Siege:
 
     async def _renew(self) -> AsyncSandbox:
         """Give the sandbox, or a new one if an earlier probe has ended it."""
-        if self._make is not None and await self.ask_quickly(self._sandbox) is not None:
-            self._sandbox = await self._stack.enter_async_context(self._make())
-        return self._sandbox
+        if self.make is not None and await self.ask_quickly(self.sandbox) is not None:
+            self.sandbox = await self.stack.enter_async_context(self.make())
+        return self.sandbox
 
     async def _run(self, probe: Probe, sandbox: AsyncSandbox, token: str) -> Finding:
         code = compose(probe, targets=self._targets(sandbox, token))
@@ -225,7 +208,7 @@ class Siege:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
-        view = HostView(self._canaries.words, troubles, probe.timeout)
+        view = HostView(self.canaries.words, troubles, probe.timeout)
         finding = held("the sandbox ended, and reported it") if result is None else _judge(probe, result, view, after)
         if (worse := self._look_from_outside(result, troubles)) is not None:
             finding = worse
@@ -237,12 +220,12 @@ class Siege:
         return finding
 
     def _targets(self, sandbox: AsyncSandbox, token: str) -> dict[str, Any]:
-        targets = {**self._canaries.targets(), "token": token, "limits": _limits(sandbox)}
-        if self._neighbour is not None:
+        targets = {**self.canaries.targets(), "token": token, "limits": _limits(sandbox)}
+        if self.neighbour is not None:
             targets |= {
-                "victim": self._neighbour.token,
+                "victim": self.neighbour.token,
                 "victim_port": VICTIM_PORT,
-                "victim_outer_uid": self._neighbour.outer_uid,
+                "victim_outer_uid": self.neighbour.outer_uid,
             }
         return targets
 
@@ -259,7 +242,7 @@ class Siege:
         )
 
     def _scene(self, sandbox: AsyncSandbox, result: ExecResult, token: str) -> Scene:
-        planted = self._canaries
+        planted = self.canaries
         return Scene(sandbox, result, token, planted.paths, planted.secrets, _limits(sandbox), planted.folders)
 
     async def _look_while_holding(self, probe: Probe, look: asyncio.Event) -> list[str]:
@@ -268,10 +251,10 @@ class Siege:
         troubles = []
         if (trouble := await asyncio.to_thread(check_host_works)) is not None:
             troubles.append(trouble)
-        if self._neighbour is not None:
+        if self.neighbour is not None:
             program = compose_python(f"{probe.neighbour_code}\nheld(6 * 7)")
             try:
-                result = await self._neighbour.sandbox.run_code(program, "python", timeout=_CONTROL_SECONDS)
+                result = await self.neighbour.sandbox.run_code(program, "python", timeout=_CONTROL_SECONDS)
             except CorralError as error:
                 troubles.append(f"the neighbour: {type(error).__name__}: {error}")
             else:
@@ -281,16 +264,16 @@ class Siege:
 
     def _look_from_outside(self, result: ExecResult | None, troubles: tuple[str, ...] | None) -> Finding | None:
         """Find breaches that the host sees, which count more than the program's own verdict."""
-        if touched := self._canaries.find_touched():
+        if touched := self.canaries.find_touched():
             return breached("; ".join(touched))
         if result is not None:
             output = result.stdout_bytes + result.stderr_bytes
-            if any(secret.encode() in output for secret in self._canaries.secrets):
+            if any(secret.encode() in output for secret in self.canaries.secrets):
                 return breached("a secret of the host was printed")
         if troubles:
             return breached("; ".join(troubles))
-        if self._neighbour is not None and (touch := self._neighbour.touched()) is not None:
-            self._neighbour.heard[1:] = []
+        if self.neighbour is not None and (touch := self.neighbour.touched()) is not None:
+            self.neighbour.heard[1:] = []
             return breached(touch)
         return None
 
@@ -299,7 +282,7 @@ class Siege:
         ended = lack is not None and lack.startswith(("SandboxGoneError", "SandboxClosedError"))
         if lack is not None and not (probe.may_end and ended):
             return breached(f"the sandbox no longer works: {lack}")
-        if self._neighbour is not None and (lack := await self.ask_quickly(self._neighbour.sandbox)) is not None:
+        if self.neighbour is not None and (lack := await self.ask_quickly(self.neighbour.sandbox)) is not None:
             return breached(f"the neighbour no longer works: {lack}")
         return finding
 
