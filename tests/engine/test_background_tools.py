@@ -118,7 +118,7 @@ async def test_a_gone_sandbox_is_raised_and_never_output() -> None:
     async with AsyncSandbox() as box:
         tools = BackgroundTools(box)
         await call(tools, "execute", command="sleep 1000")
-        await (await AsyncSandbox.connect(await box.detach())).kill()  # by somebody else
+        await (await AsyncSandbox.connect(await box.detach())).kill()  # by another handle
         with pytest.raises(SandboxGoneError):
             await call(tools, "execute", command="echo hi")
 

@@ -29,7 +29,7 @@ PROGRAM = ("-m", "corral.cli")
     params=[pytest.param("root", marks=pytest.mark.needs_root), pytest.param("user", marks=pytest.mark.needs_user)]
 )
 def corral(request: pytest.FixtureRequest) -> Iterator[Corral]:
-    """Run `corral` as root, and as somebody who is not; whatever is detached is removed at the end."""
+    """Run `corral` as root and as an ordinary user; detached sandboxes are removed at the end."""
     if request.param == "root":
 
         def call(*arguments: str, stdin: str = "", timeout: float = 60) -> Ended:
@@ -81,7 +81,7 @@ def test_json(corral: Corral) -> None:
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder that whoever runs `corral` may write to."""
+    """A folder that the user who runs `corral` may write to."""
     if request.node.callspec.params["corral"] == "root":
         return tmp_path
     user: OrdinaryUser = request.getfixturevalue("ordinary_user")
@@ -153,7 +153,7 @@ def find_keeper(sandbox_id: str) -> int:
             name = (link.parent.parent / "comm").read_text()
             if name == "corral-keeper\n" and str(link.readlink()).endswith(f"/sandboxes/{sandbox_id}/lock"):
                 return int(link.parent.parent.name)
-    raise AssertionError("nobody holds it")
+    raise AssertionError("no process holds it")
 
 
 def test_doctor_says_that_it_works(corral: Corral) -> None:
@@ -220,7 +220,7 @@ def test_ctrl_c_ends_the_sandbox_and_is_130() -> None:
 
 @pytest.mark.needs_user
 def test_limit_of_processors_is_kept_or_refused_with_the_remedy(ordinary_user: OrdinaryUser) -> None:
-    """Also where it is the usual number, since somebody named it; what nobody names is never refused."""
+    """Also if it is the default number, since it was set; a limit that is not set is never refused."""
 
     def call(*arguments: str) -> Ended:
         return ordinary_user.run_argv([str(ordinary_user.python), *PROGRAM, *arguments])

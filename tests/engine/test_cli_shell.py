@@ -36,7 +36,7 @@ def read_until(fd: int, mark: str) -> str:
 
 
 class Terminal:
-    """A command line with a terminal of its own, and somebody in front of it."""
+    """A command line with its own terminal, and a user in front of it."""
 
     def __init__(self, *arguments: str, rows: int = 30, columns: int = 100) -> None:
         self.pid, self.fd = pty.fork()
@@ -121,7 +121,7 @@ def test_ctrl_c_is_for_the_program_inside(terminals: list[Terminal]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, further(signal.SIGHUP)])
 def test_the_terminal_is_restored_whatever_happens(number: int) -> None:
-    # A terminal of our own that outlives the command: its settings can be looked at afterwards.
+    # Our own terminal outlives the command: its settings can be checked afterwards.
     ours, theirs = pty.openpty()
     try:
         before = termios.tcgetattr(theirs)

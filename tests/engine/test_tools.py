@@ -1,4 +1,4 @@
-"""Tools on real sandboxes: the rules of a shell tool hold whatever a command starts, because the kernel keeps them.
+"""Tools on real sandboxes: the rules of a shell tool hold for all that a command starts: the kernel enforces them.
 
 Each way round is also tried where only words are checked, and works there: so it is the kernel that stops it.
 """
@@ -142,7 +142,7 @@ UNSURE = {"readonly, and git", "blocked by the loader"}
 @pytest.mark.parametrize("way", [way for way in WAYS_TO_REMOVE if way not in UNSURE])
 async def test_it_is_the_kernel_that_stops(env: Environment, box: AsyncSandbox, way: str) -> None:
     text = await call(ShellTool(env, **WAYS_TO_REMOVE[way].rules), WAYS_TO_REMOVE[way].command)
-    assert not await box.files.exists(FILE), f"this way leads nowhere, and so proves nothing: {text}"
+    assert not await box.files.exists(FILE), f"this way does not work, and so proves nothing: {text}"
 
 
 # What must not happen: SECRET is seen.

@@ -1,4 +1,4 @@
-"""Read-only and hidden paths of one call: they hold for that call, whatever it runs, and for no other."""
+"""Read-only and hidden paths of one call: they hold for that call and everything it runs, and for no other."""
 
 from collections.abc import AsyncIterator
 
@@ -151,7 +151,7 @@ async def test_view_holds_for_root_inside_too(box: AsyncSandbox) -> None:
             f"id -u; echo new > {FILE}; umount {HOME}; mount -o remount,rw {HOME}", user="root", read_only=[HOME]
         )
     except NotImplementedError:
-        return  # without root there is nobody else inside
+        return  # without root there is no other user inside
     assert result.stdout == "0\n"
     assert await box.files.read(FILE) == b"old"
 

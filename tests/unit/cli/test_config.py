@@ -20,7 +20,7 @@ Corral = Callable[..., Any]
 
 
 class Recording(MemoryBackend):
-    """Remembers what was wished for."""
+    """Remembers what was requested."""
 
     def __init__(self) -> None:
         super().__init__()
