@@ -146,7 +146,7 @@ def test_another_signal_is_a_no(tmp_path: Path, number: signal.Signals) -> None:
         assert server.wait() == 0
 
 
-def test_with_keep_nobody_is_asked(tmp_path: Path) -> None:
+def test_with_keep_there_is_no_question(tmp_path: Path) -> None:
     with at_terminal(tmp_path, "--keep") as server:
         server.read_until("no sandboxes")
         server.make_sandbox()

@@ -28,6 +28,7 @@ from corral.cli.words import begin_in_cli_words, in_cli_words
 from corral.errors import CorralError, EngineFaultError, SpecError, UnknownBackendError
 
 ERROR, USAGE, BUG, SANDBOX, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 70, 125, 130, 141, 143
+_BUG_HINT = "this is a bug in Corral: please report it with the output of CORRAL_DEBUG=1"
 
 
 class Failed(Exception):  # noqa: N818 - it is no error, it carries one
@@ -86,17 +87,14 @@ def report(error: BaseException) -> int:
         if isinstance(error, SpecError | UnknownBackendError):
             exit_code = USAGE  # found by click or by Corral
         if isinstance(error, EngineFaultError) and not hint:
-            hint = "this is a bug in Corral: please report it with the output of CORRAL_DEBUG=1"
+            hint = _BUG_HINT
         say(error.message, hint=hint)
         return exit_code
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename else ""
         say(f"{name}{error.strerror or error}")
         return exit_code
-    say(
-        f"unexpected {type(error).__name__}: {error}",
-        hint="this is a bug in Corral: please report it with the output of CORRAL_DEBUG=1",
-    )
+    say(f"unexpected {type(error).__name__}: {error}", hint=_BUG_HINT)
     return BUG
 
 

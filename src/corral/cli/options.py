@@ -84,20 +84,6 @@ def complete_end(context: click.Context, parameter: click.Parameter, incomplete:
     return [CompletionItem(f"{item.value}:") for item in complete_sandbox(context, parameter, incomplete)]
 
 
-def backend_option(function: F) -> F:
-    """--backend; and --url with --key, which select a server instead."""
-    for option in reversed((
-        setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend,
-                       callback=_choose_backend),
-        setting_option("url", metavar="URL", is_eager=True, expose_value=False, callback=_remember),
-        click.option("--key", metavar="KEY", envvar=KEY_VARIABLES, is_eager=True, expose_value=False,
-                     callback=_remember, show_envvar=False,
-                     help=f"The API key for --url; better set in {' or '.join(KEY_VARIABLES)}."),
-    )):  # fmt: skip
-        function = option(function)
-    return function
-
-
 def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
     """Keep the value for the backend's own callback, which is called later."""
     context.meta[f"corral.{parameter.name}"] = value
@@ -155,36 +141,46 @@ git_settings_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, for scripts.")
 
 
-def environment_options(function: F) -> F:
-    """--env and --env-file."""
-    for option in (
-        click.option("--env-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
-                     metavar="FILE", help="A file with lines NAME=VALUE; # starts a comment."),
-        click.option("--env", "-e", "env", multiple=True, metavar="NAME=VALUE",
-                     help="An environment variable; NAME alone copies its current value."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
+def _together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help text."""
+
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
 
 
-def spec_option_flags(function: F) -> F:
-    """The options of a new sandbox."""
-    for option in reversed((
-        setting_option("image", metavar="IMAGE"),
-        setting_option("network", metavar="POLICY"),
-        setting_option("memory", metavar="SIZE"),
-        setting_option("cpus", type=float, metavar="N"),
-        setting_option("disk", metavar="SIZE"),
-        setting_option("processes", type=int, metavar="N"),
-        environment_options,
-        setting_option("workdir", "-w", metavar="PATH"),
-        click.option("--package", "-p", "packages", multiple=True, metavar="NAME",
-                     help="A Python package, as for pip; downloaded on the host, mounted read-only."),
-        setting_option("venv", metavar="DIR", shell_complete=complete_file),
-        click.option("--ephemeral", is_flag=True, help="Keep written files in memory instead of on disk."),
-    )):  # fmt: skip
-        function = option(function)
-    return function
+backend_option = _together(
+    setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend,
+                   callback=_choose_backend),
+    setting_option("url", metavar="URL", is_eager=True, expose_value=False, callback=_remember),
+    click.option("--key", metavar="KEY", envvar=KEY_VARIABLES, is_eager=True, expose_value=False,
+                 callback=_remember, show_envvar=False,
+                 help=f"The API key for --url; better set in {' or '.join(KEY_VARIABLES)}."),
+)  # fmt: skip
+environment_options = _together(
+    click.option("--env", "-e", "env", multiple=True, metavar="NAME=VALUE",
+                 help="An environment variable; NAME alone copies its current value."),
+    click.option("--env-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
+                 metavar="FILE", help="A file with lines NAME=VALUE; # starts a comment."),
+)  # fmt: skip
+spec_option_flags = _together(
+    setting_option("image", metavar="IMAGE"),
+    setting_option("network", metavar="POLICY"),
+    setting_option("memory", metavar="SIZE"),
+    setting_option("cpus", type=float, metavar="N"),
+    setting_option("disk", metavar="SIZE"),
+    setting_option("processes", type=int, metavar="N"),
+    environment_options,
+    setting_option("workdir", "-w", metavar="PATH"),
+    click.option("--package", "-p", "packages", multiple=True, metavar="NAME",
+                 help="A Python package, as for pip; downloaded on the host, mounted read-only."),
+    setting_option("venv", metavar="DIR", shell_complete=complete_file),
+    click.option("--ephemeral", is_flag=True, help="Keep written files in memory instead of on disk."),
+)  # fmt: skip
+"""The options of a new sandbox."""
 
 
 def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:

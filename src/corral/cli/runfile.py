@@ -14,12 +14,8 @@ from corral.errors import SandboxFileError, UnknownLanguageError
 from corral.languages import Runtime, find_language, language_names
 
 DEFAULT = "python"
-_EXTENSIONS = {
-    "py": "python", "pyw": "python", "sh": "bash", "bash": "bash", "zsh": "bash",
-    "js": "javascript", "mjs": "javascript", "cjs": "javascript", "jsx": "javascript",
-    "ts": "typescript", "mts": "typescript", "cts": "typescript",
-    "tsx": "typescript",
-}  # fmt: skip
+_EXTENSIONS = {"pyw": "python", "sh": "bash", "jsx": "javascript"}
+"""Extensions that are no name of their language; `.sh` files often need bash."""
 _SHELLS = ("bash", "sh")
 _SHEBANG = re.compile(rb"#!\s*(\S+)(?:[ \t]+(.*))?")
 

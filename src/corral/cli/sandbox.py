@@ -273,7 +273,7 @@ async def _remove_all(backend: Backend, *, asking: bool) -> int:
     mine = [info.sandbox_id for info in infos if info.owner is None]
     others = [info for info in infos if info.owner is not None]
     code = ERROR
-    if not mine or not asking or click.confirm(f"end {_count(mine)}, with all that runs and lies in them?", err=True):
+    if not mine or not asking or click.confirm(f"end {_count(mine)}, with all their processes and files?", err=True):
         code = await _delete(backend, mine, quiet=True)
     if others:
         note(

@@ -91,10 +91,8 @@ def _language(info: str) -> str:
 
 def _dedent(line: str, width: int) -> str:
     """The line without the indentation of its fence: a block in a list is indented as a whole."""
-    taken = 0
-    while taken < width and line[taken : taken + 1] in (" ", "\t"):
-        taken += 1
-    return line[taken:]
+    indent = len(line) - len(line.lstrip(" \t"))
+    return line[min(width, indent) :]
 
 
 def guess_language(code: str) -> str:

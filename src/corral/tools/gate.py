@@ -16,6 +16,7 @@ from corral.client.sandbox import AsyncSandbox
 from corral.errors import PolicyError, SandboxFileError
 from corral.paths import inside
 from corral.results import FileInfo
+from corral.tools.concealment import is_below
 from corral.tools.permission import Decision, Operation, Permissions, Rule, normal_path, real_path
 from corral.tools.render import quote
 from corral.tools.view import View
@@ -68,7 +69,7 @@ class Entered:
         if self.permissions is None:
             return True
         names = {posixpath.normpath(path)}
-        if path == self.path or path.startswith(f"{self.path.rstrip('/')}/"):
+        if is_below(path, self.path):
             names.add(posixpath.normpath(f"{self.named}/{path[len(self.path) :]}"))
         return all(self._shows(each, name) for each in (self.operation, *more) for name in names)
 

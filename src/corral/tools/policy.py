@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from corral.errors import PolicyError
+from corral.tools.concealment import is_below
 from corral.tools.permission import compile_pattern, expand_braces, refuse_tilde
 from corral.tools.programs import is_runner, means_program
 
@@ -80,10 +81,12 @@ class ShellPolicy:
 
     def lets(self, program: str) -> bool:
         """True if a program of this name may run, with any arguments."""
-        commands = self.commands
-        if any(self._blocks([program], pattern) for pattern in self.blocked):
+        return self._permits([program])
+
+    def _permits(self, argv: Sequence[str]) -> bool:
+        if any(self._blocks(argv, pattern) for pattern in self.blocked):
             return False
-        return commands is None or any(match_words(pattern, [program]) for pattern in commands)
+        return self.commands is None or any(match_words(pattern, argv) for pattern in self.commands)
 
     def check(self, command: str, *, workdir: str) -> list[str]:
         """The words of a permitted command.
@@ -92,10 +95,7 @@ class ShellPolicy:
             PolicyError: the command is not permitted; the message is for the model.
         """
         argv = split_command(command)
-        if not argv or any(self._blocks(argv, pattern) for pattern in self.blocked):
-            raise PolicyError(f"Command not allowed: {command!r}")
-        commands = self.commands
-        if commands is not None and not any(match_words(pattern, argv) for pattern in commands):
+        if not argv or not self._permits(argv):
             raise PolicyError(f"Command not allowed: {command!r}")
         for path in self.name_paths(argv, workdir=workdir):
             self.check_path(path, workdir=workdir)
@@ -141,8 +141,7 @@ class ShellPolicy:
         """Check an absolute path, as named or with links followed. Raises: PolicyError."""
         if not self.ignore:
             return
-        outside = path != workdir and not path.startswith(f"{workdir.rstrip('/')}/")
-        if outside or self.ignores(path, workdir=workdir):
+        if not is_below(path, workdir) or self.ignores(path, workdir=workdir):
             raise PolicyError(f"Access denied: {path}")
 
     def ignores(self, path: str, *, workdir: str) -> bool:

@@ -263,7 +263,8 @@ def render_listing(path: str, entries: Sequence[FileInfo], *, max_chars: int = D
         return ToolText(f"{quote(path)} is empty")
     ordered = sorted(entries, key=lambda info: (not info.is_folder, info.name))
     lines = [f"Contents of {quote(path)}:", *(f"  {_describe_file(info)}" for info in ordered)]
-    return _join(lines, max_chars=max_chars, hint="list a folder below, or use glob")
+    text, cut = bound("\n".join(lines), max_chars=max_chars, hint="list a folder below, or use glob")
+    return ToolText(text, truncated=cut)
 
 
 def _describe_file(info: FileInfo) -> str:
@@ -277,25 +278,21 @@ def _describe_file(info: FileInfo) -> str:
 
 def render_glob(pattern: str, result: GlobResult, *, max_chars: int = DEFAULT_MAX_CHARS) -> ToolText:
     """The paths that match a pattern."""
-    notes = _render_unreadable(result.unreadable)
-    if not result.files:
-        return ToolText("\n".join([f"No files match {quote(pattern)!r}", *notes]), result=result)
-    more = " at least" if result.truncated else ""
-    lines = [f"Found{more} {len(result.files)} paths that match {quote(pattern)!r}:"]
-    lines += [f"  {quote(info.path, max_chars=1000)}{'/' if info.is_folder else ''}" for info in result.files]
-    if result.truncated:
-        notes.append("[there are more; give a narrower pattern]")
-    return _join([*lines, *notes], max_chars=max_chars, hint="give a narrower pattern", result=result)
+    head = f"No files match {quote(pattern)!r}"
+    if result.files:
+        more = " at least" if result.truncated else ""
+        head = f"Found{more} {len(result.files)} paths that match {quote(pattern)!r}:"
+    lines = [f"  {quote(info.path, max_chars=1000)}{'/' if info.is_folder else ''}" for info in result.files]
+    return _render_found([head, *lines], result, hint="give a narrower pattern", max_chars=max_chars)
 
 
 def render_grep(
     pattern: str, result: GrepResult, *, mode: GrepMode = "content", max_chars: int = DEFAULT_MAX_CHARS
 ) -> ToolText:
     """The lines that match, or the files they are in, or the number of matches in each file."""
-    notes = _render_unreadable(result.unreadable)
     if not result.matches:
-        return ToolText("\n".join([f"No matches for {quote(pattern)!r}", *notes]), result=result)
-    if mode == "content":
+        lines = [f"No matches for {quote(pattern)!r}"]
+    elif mode == "content":
         lines = [
             f"{quote(match.path, max_chars=1000)}:{match.line}: {quote(match.text, max_chars=_GREP_LINE_CHARS)}"
             for match in result.matches
@@ -305,20 +302,15 @@ def render_grep(
         lines = [
             f"{quote(path, max_chars=1000)}{f': {count}' if mode == 'count' else ''}" for path, count in counts.items()
         ]
+    return _render_found(lines, result, hint="give a narrower pattern or path", max_chars=max_chars)
+
+
+def _render_found(lines: list[str], result: GlobResult | GrepResult, *, hint: str, max_chars: int) -> ToolText:
+    """What a search found, and notes on what it could not read or left out."""
+    if result.unreadable:
+        shown = ", ".join(quote(path, max_chars=100) for path in result.unreadable[:5])
+        lines = [*lines, f"[{len(result.unreadable)} could not be read: {shown}]"]
     if result.truncated:
-        notes.append("[there are more; give a narrower pattern or path]")
-    return _join([*lines, *notes], max_chars=max_chars, hint="give a narrower pattern or path", result=result)
-
-
-def _render_unreadable(paths: Sequence[str]) -> list[str]:
-    if not paths:
-        return []
-    shown = ", ".join(quote(path, max_chars=100) for path in paths[:5])
-    return [f"[{len(paths)} could not be read: {shown}]"]
-
-
-def _join(
-    lines: Sequence[str], *, max_chars: int, hint: str, result: GlobResult | GrepResult | None = None
-) -> ToolText:  # fmt: skip
+        lines = [*lines, f"[there are more; {hint}]"]
     text, cut = bound("\n".join(lines), max_chars=max_chars, hint=hint)
-    return ToolText(text, truncated=cut or (result is not None and result.truncated), result=result)
+    return ToolText(text, truncated=cut or result.truncated, result=result)

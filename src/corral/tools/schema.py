@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,7 @@ _PYTHON: dict[Kind, type | tuple[type, ...]] = {
     "boolean": bool,
 }
 _WORDS = {"true": True, "false": False}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ArgumentsError(ValueError):
@@ -111,7 +113,7 @@ def _check(parameter: Parameter, value: Any) -> tuple[Any, str | None]:
     if not fits:
         article = "an" if parameter.kind == "integer" else "a"
         return value, f"{parameter.name!r} must be {article} {parameter.kind}, not {_name_kind(value)}"
-    if isinstance(value, str) and not _is_unicode(value):
+    if isinstance(value, str) and _SURROGATE.search(value):
         return value, f"{parameter.name!r} contains half a character (a lone surrogate)"
     if parameter.kind in ("integer", "number"):
         if parameter.least is not None and not value >= parameter.least:
@@ -133,14 +135,6 @@ def _convert(kind: Kind, value: Any) -> Any:
     if kind == "integer" and isinstance(value, float) and value.is_integer():
         return int(value)
     return value
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _name_kind(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 
 from corral.sessions.record import Entry
@@ -92,10 +93,6 @@ class Reading:
 
 def _count_open_bytes(data: bytes) -> int:
     """How many bytes at the end are an incomplete UTF-8 character."""
-    for back in range(1, min(_MAX_TAIL_BYTES, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0b1100_0000 == 0b1000_0000:
-            continue
-        length = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4 if byte >> 3 == 0b11110 else 1
-        return back if length > back else 0
-    return 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-_MAX_TAIL_BYTES:])
+    return len(decoder.getstate()[0])

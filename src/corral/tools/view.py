@@ -100,17 +100,8 @@ async def make_view_of_rules(box: AsyncSandbox, permissions: Permissions, *, wor
     if root in hidden:
         raise PolicyError(f"{root} can't be read, so the rules can't be applied to commands")
     for info in found.files:
-        if not _is_denied(permissions, info):
-            continue
-        meant = info
-        if info.kind == "link":
-            try:
-                meant = await box.files.stat(await real_path(box.files, info.path, workdir=root))
-            except SandboxFileError:
-                continue  # a broken link
-            if meant.path == root or not is_below(meant.path, root):
-                continue  # a link to the root, which any program can make, must not hide everything
-        hidden[meant.path] = meant
+        if _is_denied(permissions, info) and (target := await _find_target(box, info, root, outside=False)) is not None:
+            hidden[target.path] = target
     kept = await complete(box.files, hidden, workdir=root)
     return View(("/",) if permissions.never("write") and permissions.never("edit") else (), kept)
 
@@ -281,25 +272,28 @@ class Viewer:
             )
         found: dict[str, FileInfo | None] = dict.fromkeys(find_unreadable(result))
         for info in result.files:
-            meant = info if info.kind != "link" else await self._find_target(box, info.path, workdir)
-            if meant is not None:
-                found[meant.path] = meant
+            if (target := await _find_target(box, info, workdir, outside=True)) is not None:
+                found[target.path] = target
         return found
 
-    @staticmethod
-    async def _find_target(box: AsyncSandbox, link: str, workdir: str) -> FileInfo | None:
-        """Where a link leads, if that can be hidden.
 
-        Code inside can create a link to the root, or to a library that every program needs. Such a link must not hide
-        its target.
-        """
-        try:
-            target = await real_path(box.files, link, workdir=workdir)
-            info = await box.files.stat(target)
-        except SandboxFileError:
-            return None
-        needed = any(is_below(target, system) or is_below(system, target) for system in (*SYSTEM, workdir))
-        return info if (is_below(target, workdir) or not needed) and target != workdir else None
+async def _find_target(box: AsyncSandbox, info: FileInfo, workdir: str, *, outside: bool) -> FileInfo | None:
+    """The file itself, or the target of a link if it can be hidden; with `outside`, also outside the working folder.
+
+    Code inside can create a link to the root, or to a library that every program needs. Such a link must not hide its
+    target.
+    """
+    if info.kind != "link":
+        return info
+    try:
+        target = await real_path(box.files, info.path, workdir=workdir)
+        found = await box.files.stat(target)
+    except SandboxFileError:
+        return None  # a broken link
+    if is_below(target, workdir):
+        return found if target != workdir else None
+    needed = any(is_below(target, system) or is_below(system, target) for system in (*SYSTEM, workdir))
+    return found if outside and not needed else None
 
 
 def _is_blocked(names: Sequence[str], blocked: Sequence[str], *, is_wanted: bool) -> bool:

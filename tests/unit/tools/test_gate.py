@@ -115,7 +115,7 @@ async def test_an_edit_needs_leave_to_read(hashline: bool) -> None:
         assert not {"edit_file", "hashline_edit"} & set(FileTools(box, permissions=nothing, hashline=hashline).names)
 
 
-async def test_whoever_is_asked_sees_where_a_link_leads_and_that_is_what_is_written() -> None:
+async def test_question_names_the_target_of_a_link_and_that_target_is_written() -> None:
     asked: list[str] = []
     async with AsyncSandbox(backend="memory") as box:
         await box.files.write("plain.txt", "mine")

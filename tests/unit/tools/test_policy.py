@@ -227,7 +227,7 @@ def test_path_glued_to_options_is_seen(command: str) -> None:
 def test_policy_knows_which_programs_it_lets_through() -> None:
     assert ShellPolicy.of(readonly=True).lets("tail")
     assert not ShellPolicy.of(readonly=True, blocked=["tail"]).lets("tail")
-    assert not ShellPolicy.of(allowed=["git log"]).lets("git"), "not with whatever words"
+    assert not ShellPolicy.of(allowed=["git log"]).lets("git"), "not with any arguments"
     assert ShellPolicy.of(blocked=["rm"]).lets("tail")
 
 

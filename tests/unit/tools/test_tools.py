@@ -122,7 +122,7 @@ async def test_missing_runtime_is_told(env: Environment) -> None:
     assert "use another language" in text
 
 
-def test_language_that_nobody_knows_is_the_programs_mistake() -> None:
+def test_unknown_language_is_the_programs_mistake() -> None:
     with pytest.raises(UnknownLanguageError):
         CodeTool(Environment(backend=MemoryBackend()), languages=["ocaml"])
 
@@ -348,7 +348,7 @@ async def test_operation_that_is_never_allowed_has_no_tool(files: Environment) -
     assert "write_file" not in FileTools(files, permissions=RULES)
 
 
-async def test_ask_is_put_to_whoever_can_answer(files: Environment) -> None:
+async def test_ask_calls_on_ask(files: Environment) -> None:
     asked: list[tuple[str, str, str]] = []
 
     async def answer(operation: str, path: str, note: str) -> bool:
