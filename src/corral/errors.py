@@ -52,10 +52,19 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from corral.results import ExecResult
+
+
+class Details(TypedDict, total=False):
+    """What every error may carry beside its message; see `CorralError`."""
+
+    sandbox_id: str | None
+    op: str | None
+    hint: str
 
 
 class CorralError(Exception):
@@ -92,16 +101,8 @@ class VariableError(SpecError, LookupError):
 
     code = "variable"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        names: tuple[str, ...] = (),
-        sandbox_id: str | None = None,
-        op: str | None = None,
-        hint: str = "",
-    ) -> None:
-        super().__init__(message, sandbox_id=sandbox_id, op=op, hint=hint)
+    def __init__(self, message: str, *, names: tuple[str, ...] = (), **details: Unpack[Details]) -> None:
+        super().__init__(message, **details)
         self.names = names
 
 
@@ -196,15 +197,9 @@ class LeftBehindError(SandboxError):
     retryable = True
 
     def __init__(
-        self,
-        message: str,
-        *,
-        failures: Mapping[str, Exception] | None = None,
-        sandbox_id: str | None = None,
-        op: str | None = None,
-        hint: str = "",
+        self, message: str, *, failures: Mapping[str, Exception] | None = None, **details: Unpack[Details]
     ) -> None:
-        super().__init__(message, sandbox_id=sandbox_id, op=op, hint=hint)
+        super().__init__(message, **details)
         self.failures = dict(failures or {})
 
 
@@ -249,21 +244,14 @@ class ExitError(ExecError):
 
     code = "exit"
 
-    def __init__(
-        self, message: str, *, result: ExecResult, sandbox_id: str | None = None, op: str | None = None
-    ) -> None:
-        super().__init__(message, sandbox_id=sandbox_id, op=op)
+    def __init__(self, message: str, *, result: ExecResult, **details: Unpack[Details]) -> None:
+        super().__init__(message, **details)
         self.result = result
 
     def __reduce__(self) -> tuple[object, ...]:
         # Between processes: exceptions are rebuilt from positional arguments, and the result is not one.
-        return _rebuild, (type(self), self.message, self.result, self.sandbox_id, self.op)
-
-
-def _rebuild(
-    kind: type[ExitError], message: str, result: ExecResult, sandbox_id: str | None, op: str | None
-) -> ExitError:
-    return kind(message, result=result, sandbox_id=sandbox_id, op=op)
+        rebuild = partial(type(self), result=self.result, sandbox_id=self.sandbox_id, op=self.op, hint=self.hint)
+        return rebuild, (self.message,)
 
 
 class ExecTimeoutError(ExitError, TimeoutError):
@@ -277,16 +265,8 @@ class SandboxFileError(CorralError, OSError):
 
     code = "file"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        sandbox_id: str | None = None,
-        op: str | None = None,
-        hint: str = "",
-    ) -> None:
-        CorralError.__init__(self, message, sandbox_id=sandbox_id, op=op, hint=hint)
+    def __init__(self, message: str, *, path: str | None = None, **details: Unpack[Details]) -> None:
+        CorralError.__init__(self, message, **details)
         self.path = path
 
 
@@ -355,17 +335,8 @@ class EditError(SandboxFileError):
 
     code = "edit"
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        path: str | None = None,
-        sandbox_id: str | None = None,
-        op: str | None = None,
-        hint: str = "",
-        count: int = 0,
-    ) -> None:
-        super().__init__(message, path=path, sandbox_id=sandbox_id, op=op, hint=hint)
+    def __init__(self, message: str, *, path: str | None = None, count: int = 0, **details: Unpack[Details]) -> None:
+        super().__init__(message, path=path, **details)
         self.count = count
 
 
@@ -394,16 +365,9 @@ class JudgeError(CorralError):
     code = "judge"
 
     def __init__(
-        self,
-        message: str,
-        *,
-        judge: str = "",
-        candidate: str | None = None,
-        sandbox_id: str | None = None,
-        op: str | None = None,
-        hint: str = "",
+        self, message: str, *, judge: str = "", candidate: str | None = None, **details: Unpack[Details]
     ) -> None:
-        super().__init__(message, sandbox_id=sandbox_id, op=op, hint=hint)
+        super().__init__(message, **details)
         self.judge = judge
         self.candidate = candidate
 
