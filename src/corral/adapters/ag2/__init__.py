@@ -7,7 +7,7 @@
   `CorralEnvironment` on any backend; and the sandboxes `DaytonaSandbox`, `DockerSandbox`, `LocalSandbox`.
 - for agents: `SandboxCodeTool`, `SandboxShellTool`.
 
-Nothing of AG2 is imported before one of the names that need it is used.
+AG2 is imported when a name that needs it is first used.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _HOME_OF = {
     "SandboxCodeResult": "coding",
     "SandboxCodeExecutor": "executor",
     "DaytonaCodeExecutor": "daytona",
-    "DaytonaSandboxResources": "daytona",
+    "DaytonaResources": "service",
+    "DaytonaSandboxResources": "service",
     "CorralEnvironment": "environments",
     "DaytonaEnvironment": "environments",
-    "DaytonaResources": "environments",
     "DockerEnvironment": "environments",
     "LocalEnvironment": "environments",
     "DaytonaSandbox": "owned",

@@ -1,7 +1,6 @@
-"""AG2's `CodeEnvironment`: `await environment.run(code, language, context=…)`, by our own `run_code`.
+"""AG2's `CodeEnvironment`: `await environment.run(code, language, context=…)`, on Corral's `run_code`.
 
-A snippet travels as a file, never in an argument, and Variables are looked up on every run: two tenants have two
-sandboxes.
+Variables are looked up on every run, so two tenants have two sandboxes.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from corral.adapters.ag2 import framework
-from corral.adapters.ag2.environments import DaytonaEnvironment, DaytonaResources, DockerEnvironment, EnvironmentBase
+from corral.adapters.ag2.environments import DaytonaEnvironment, DockerEnvironment, EnvironmentBase
 from corral.adapters.ag2.sandbox import Adapted, ClosedError, Closing
+from corral.adapters.ag2.service import DaytonaResources
 from corral.adapters.ag2.words import DOCKER_CODE
 from corral.errors import CorralError
 from corral.languages import find_language
@@ -22,7 +22,7 @@ _DISABLED_EXIT_CODE = 2
 
 
 class CodeRunner:
-    """Runs code in the sandboxes of an environment, or in the one given. `result` is the last whole `CodeResult`."""
+    """Runs code in the sandboxes of an environment, or in a given one. `result` is the last complete `CodeResult`."""
 
     def __init__(self, environment: Adapted, *, languages: Sequence[str] = ("python", "bash")) -> None:
         for language in languages:
@@ -34,16 +34,16 @@ class CodeRunner:
 
     @property
     def supported_languages(self) -> tuple[str, ...]:
-        """What it runs."""
+        """The languages that it runs."""
         return self._languages
 
     @property
     def max_output(self) -> int | None:
-        """How many characters of output it gives; None is all that is kept."""
+        """How many characters of output it returns; None: everything that was kept."""
         return self._environment.max_output
 
     async def run(self, code: str, language: str, *, context: Any = None) -> Any:
-        """Run a snippet in a fresh process; gives AG2's `CodeRunResult`."""
+        """Run a snippet in a fresh process; returns AG2's `CodeRunResult`."""
         if language not in self._languages:
             text = f"Language {language!r} is not enabled. Available: {list(self._languages)}"
             return make_run_result(text, _DISABLED_EXIT_CODE)
@@ -56,7 +56,7 @@ class CodeRunner:
 
 
 class CodeEnvironmentBase(CodeRunner, Closing):
-    """A first-generation environment: it is itself what runs the code, and is closed for good."""
+    """A first-generation environment: it runs the code itself, and can't be used after `aclose`."""
 
     def __init__(self, environment: EnvironmentBase, *, languages: Sequence[str]) -> None:
         super().__init__(environment, languages=languages)
@@ -64,7 +64,7 @@ class CodeEnvironmentBase(CodeRunner, Closing):
         self._closed = False
 
     async def run(self, code: str, language: str, *, context: Any = None) -> Any:
-        """Run a snippet; the result as AG2 has it. Raises: ClosedError, a RuntimeError, after `aclose`."""
+        """Run a snippet; returns AG2's `CodeRunResult`. Raises: ClosedError, a RuntimeError, after `aclose`."""
         if self._closed:
             raise ClosedError(f"{type(self).__name__} has been closed.")
         return await super().run(code, language, context=context)
@@ -135,7 +135,7 @@ class DockerCodeEnvironment(CodeEnvironmentBase):
 
 
 class _FirstDocker(DockerEnvironment):
-    """Which leaves what was printed as it is."""
+    """Does not strip the output."""
 
     words = DOCKER_CODE
 

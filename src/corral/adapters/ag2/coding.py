@@ -1,7 +1,7 @@
 """The types of AG2's classic code execution, and our reader of code blocks.
 
-With ag2 up to 0.14 (the package `autogen`) they are its own classes, which are models of pydantic. Without it they are
-models of the same fields, or plain classes where there is no pydantic either, so that the executors work by themselves.
+With ag2 up to 0.14 (the package `autogen`) they are its own classes, which are Pydantic models. Without it they are
+models with the same fields, or dataclasses where Pydantic is missing too, so the executors work without AG2.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _BLOCKS = "_blocks"
 
 @dataclass(frozen=True, slots=True)
 class BlockResult:
-    """How one block went, with everything that AG2's narrow result leaves out."""
+    """The result of one block, with everything that AG2's result leaves out."""
 
     language: str
     exit_code: int
     output: str
     result: CoreResult | None = None
-    """None if it was not run: an unknown language, or a failure of the sandbox."""
+    """None if the block was not run: an unknown language, or a failure of the sandbox."""
     error: Exception | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether it ran and ended with 0."""
+        """True if it ran and exited with 0."""
         return self.exit_code == 0
 
     @property
     def timed_out(self) -> bool:
-        """Whether its time was up; `output` has what it had printed."""
+        """True if it timed out; `output` has what it had printed."""
         return self.result is not None and self.result.timed_out
 
 
 _BLOCK = "A piece of code and the language it is written in."
-_RESULT = "How code ended, and what it printed."
+_RESULT = "The exit code and the output."
 
 
 def _find_classes() -> tuple[type[Any], type[Any]]:
@@ -82,30 +82,30 @@ else:
     CodeBlock, CodeResult = _find_classes()
 
     def _model(kind):
-        """A class whose base knows how to read its fields; a plain one is told."""
+        """Pydantic reads the fields of a subclass by itself; a dataclass needs the decorator."""
         return dataclass(kind) if CodeResult is _PlainResult else kind
 
 
 @_model
 class SandboxCodeResult(CodeResult):
-    """AG2's result, and what else there is to know."""
+    """AG2's result, with the sandbox's id and the results of the blocks."""
 
     sandbox_id: str | None = None
     """The sandbox in which the code ran."""
 
     @property
     def blocks(self) -> tuple[BlockResult, ...]:
-        """How each block went, those before a failure included."""
+        """The result of each block that was run."""
         found: tuple[BlockResult, ...] = self.__dict__.get(_BLOCKS, ())
         return found
 
 
 class DaytonaCodeResult(SandboxCodeResult):
-    """What `DaytonaCodeExecutor` gives; `blocks` is ours."""
+    """The result of `DaytonaCodeExecutor`; `blocks` is ours."""
 
 
 def with_blocks(result: SandboxCodeResult, blocks: Sequence[BlockResult]) -> SandboxCodeResult:
-    """Attach what is not a field: AG2 prints, stores and compares the fields alone."""
+    """Attach the blocks, not as a field: AG2 prints, stores and compares only fields."""
     result.__dict__[_BLOCKS] = tuple(blocks)
     return result
 
@@ -119,7 +119,7 @@ class MarkdownCodeExtractor:
 
 
 def text_of(message: str | Sequence[Mapping[str, Any]] | None) -> str:
-    """The text of a message: of one in parts, the texts; pictures and calls are left out. Raises: TypeError."""
+    """The text of a message; of one in parts, the text parts, without images and calls. Raises: TypeError."""
     if message is None:
         return ""
     if isinstance(message, str):

@@ -1,6 +1,6 @@
 """`DaytonaCodeExecutor`: the executor of ag2 0.12 to 0.14, with the same signature, messages and rules.
 
-It runs on the `daytona` backend, so what it makes is deleted at the service's own side when its program was killed.
+It runs on the `daytona` backend, so the service deletes its sandbox even if this program is killed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import time
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from corral.adapters.ag2.coding import BlockResult, DaytonaCodeResult, SandboxCodeResult, with_blocks
+from corral.adapters.ag2.coding import BlockResult, DaytonaCodeResult
 from corral.adapters.ag2.executor import CodeExecutorBase
 from corral.adapters.ag2.sandbox import told_late
-from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
+from corral.adapters.ag2.service import DaytonaSandboxResources, ServiceBackend, read_limits, resources_of
 from corral.client.sync import Sandbox
 from corral.concurrency.portal import get_portal
 from corral.errors import CorralError, RateLimitedError, SpecError
@@ -24,24 +23,17 @@ from corral.protocol import Backend
 from corral.spec import SpecOptions
 
 _NAME_SECONDS = 30.0
-"""A service deletes asynchronously; for this long the name of a deleted sandbox may still be taken."""
-
-
-@dataclass
-class DaytonaSandboxResources:
-    """CPU cores, and memory and disk in GiB; what is None is the service's own choice."""
-
-    cpu: int | None = None
-    memory: int | None = None
-    disk: int | None = None
+"""A service deletes asynchronously: for this long the name of a deleted sandbox may still be taken."""
 
 
 class DaytonaCodeExecutor(CodeExecutorBase):
-    """Runs code blocks in a Daytona sandbox that is made at once.
+    """Runs code blocks in a Daytona sandbox, which the constructor creates.
 
-    What is None of `api_key`, `api_url` and `target` comes from DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET.
+    `api_key`, `api_url` and `target` default to DAYTONA_API_KEY, DAYTONA_API_URL and DAYTONA_TARGET.
     Results have the fields of ag2's; their attribute `blocks` says more about each block.
     """
+
+    result_class = DaytonaCodeResult
 
     def __init__(
         self,
@@ -84,13 +76,13 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             spec_options["image"] = image
             spec_options["resources"] = resources_of(resources)
         self._spec_options = spec_options
-        self._make()
+        self._box = self._open()
 
     def _open(self) -> Sandbox:
         try:
             if self._backend is None:
                 self._backend = ServiceBackend(**self._options)
-                weakref.finalize(self, _close_soon, self._backend).atexit = False  # the backend has its own way
+                weakref.finalize(self, _close_soon, self._backend).atexit = False  # the backend closes itself at exit
             return Sandbox(backend=self._backend, **self._spec_options)
         except RateLimitedError as error:
             raise RuntimeError(f"Daytona rate limit exceeded during sandbox creation: {error}") from error
@@ -100,19 +92,19 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             raise RuntimeError(f"Failed to create Daytona sandbox: {error}") from error
 
     def delete(self) -> None:
-        """End the sandbox, and the connection. Idempotent; one that can't be deleted is named in the log."""
+        """Delete the sandbox and close the connection. Idempotent; a failure is logged with the sandbox's id."""
         super().delete()
         if self._backend is not None:
             get_portal().run(self._backend.aclose())
 
     def restart(self) -> None:
-        """A fresh sandbox of the same name, also after `delete`."""
+        """Replace the sandbox with a new one of the same name, also after `delete`."""
         with self._lock:
             self.delete()
             deadline = time.monotonic() + _NAME_SECONDS
             while True:
                 try:
-                    self._make()
+                    self._box = self._open()
                 except RuntimeError as error:
                     if not _is_taken(error) or time.monotonic() >= deadline:
                         raise
@@ -130,29 +122,21 @@ class DaytonaCodeExecutor(CodeExecutorBase):
             prefix = "Daytona error"
         return BlockResult(language, 1, f"{prefix}: {error}", error=error)
 
-    def _ran(self, block: BlockResult) -> BlockResult:
-        if not block.timed_out:
-            return block
-        said = told_late(f"Execution timed out: no end after {self._timeout:g} seconds", block.output)
-        return BlockResult(block.language, 1, said, block.result)
+    def _timed_out(self, block: BlockResult) -> BlockResult:
+        output = told_late(f"Execution timed out: no end after {self._timeout:g} seconds", block.output)
+        return BlockResult(block.language, 1, output, block.result)
 
-    def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
-        failed = done[-1] if done and not done[-1].ok else None
-        result = DaytonaCodeResult(
-            exit_code=failed.exit_code if failed else 0,
-            output=failed.output if failed else "\n".join(block.output for block in done),
-            sandbox_id=self.sandbox_id,
-        )
-        return with_blocks(result, done)
+    def _join(self, done: Sequence[BlockResult]) -> str:
+        return super()._join(done if not done or done[-1].ok else done[-1:])
 
 
 def _close_soon(backend: Backend) -> None:
-    """For an executor that was forgotten. The garbage collector calls it on whatever thread, so nothing waits."""
+    """Close the backend of a forgotten executor. Not waited for: the garbage collector may run on any thread."""
     get_portal().run_soon(backend.aclose())
 
 
 def _is_late(error: BaseException | None) -> bool:
-    """Whether it says, or comes of one that says, that the service did not answer in time."""
+    """True if the error, or one of its causes, is that the service did not answer in time."""
     while error is not None:
         if isinstance(error, TimeoutError) or type(error).__name__ == "DaytonaTimeoutError":
             return True

@@ -1,7 +1,7 @@
 """AG2's environments (`SandboxFactory`: `async with environment.open(context) as sandbox`), on Corral's backends.
 
-Hand one to AG2's own `SandboxCodeTool` and `SandboxShellTool`, or to ours. Equal options share a sandbox, which lives
-until `aclose()`; parameters may be AG2's `Variable`s or Corral's, and are looked up on each `open`.
+Pass one to AG2's own `SandboxCodeTool` and `SandboxShellTool`, or to ours. Equal options share a sandbox, which lives
+until `aclose()`. Parameters may be AG2's `Variable`s or Corral's, and are looked up on each `open`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.sandbox import Adapted, SandboxView
-from corral.adapters.ag2.service import ServiceBackend, read_limits, resources_of
+from corral.adapters.ag2.service import DaytonaResources, ServiceBackend, read_limits, resources_of
 from corral.adapters.ag2.words import DAYTONA, DOCKER, LOCAL, PLAIN, Words
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
@@ -33,7 +32,7 @@ log = logging.getLogger("corral.ag2")
 _CREDENTIALS = ("api_key", "api_url", "target")
 _WORKSPACE = "/workspace"
 _PERIOD = 100_000
-"""Docker's `cpu_quota` is microseconds per this many."""
+"""Docker's `cpu_quota` counts microseconds per this many."""
 
 
 class EnvironmentBase(Adapted):
@@ -41,7 +40,7 @@ class EnvironmentBase(Adapted):
 
     words: Words = PLAIN
     variables: Mapping[str, str] = {}
-    """The parameters that are variables, and the names of these."""
+    """Parameters that are variables → the names of those variables."""
 
     def __init__(
         self,
@@ -56,17 +55,17 @@ class EnvironmentBase(Adapted):
         if isinstance(timeout, bool) or not timeout > 0:
             raise ValueError("`timeout` must be > 0 seconds.")
         self.timeout = timeout
-        """Seconds for each call without a timeout of its own."""
+        """Seconds for each call that gives no timeout."""
         self.max_output = max_output
         self._folder = Path(folder) if folder is not None else None
         self._cleanup = cleanup
         self._git_settings = git_settings
         self._filled: weakref.WeakSet[AsyncSandbox] = weakref.WeakSet()
-        """Those that the folder was copied into."""
+        """The sandboxes that the folder was copied into."""
         if folder is not None:
             spec_options["prepare"] = self._copy_in
         self.environment = Environment(**{name: as_variable(value) for name, value in spec_options.items()})
-        """The `corral.Environment` behind it, with everything that it can do."""
+        """The `corral.Environment` behind it."""
         self._views: weakref.WeakValueDictionary[str, SandboxView] = weakref.WeakValueDictionary()
 
     @property
@@ -76,7 +75,7 @@ class EnvironmentBase(Adapted):
 
     @contextlib.asynccontextmanager
     async def open(self, context: Any = None) -> AsyncIterator[SandboxView]:
-        """The sandbox for a context, as AG2 wants it. Leaving the block does not end it. Raises: as `open_box`."""
+        """The sandbox for a context, as AG2's `Sandbox`. Leaving the block does not end it. Raises: as `open_box`."""
         async with self.open_box(context) as box:
             view = self._views.get(box.id)
             if view is None:
@@ -86,7 +85,7 @@ class EnvironmentBase(Adapted):
 
     @contextlib.asynccontextmanager
     async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
-        """The sandbox itself. Raises: for variables without a value, what AG2's class of this name raises."""
+        """The Corral sandbox. Raises: for variables without a value, what AG2's class of this name raises."""
         context = self._translate(context)
         if self.variables:
             try:
@@ -100,10 +99,16 @@ class EnvironmentBase(Adapted):
         return context
 
     def _check(self, spec: Spec) -> None:
-        """What can only be checked when the variables have values."""
+        """Raise what is known only when the variables have values."""
+
+    def _named(self, **parameters: Any) -> dict[str, Any]:
+        """The parameters with AG2's `Variable`s as ours; `variables` lists which are variables."""
+        named = {name: as_variable(value, name) for name, value in parameters.items()}
+        self.variables = {name: str(value.name) for name, value in named.items() if isinstance(value, Variable)}
+        return named
 
     def _unresolved(self, error: VariableError, context: Any) -> Exception:
-        """What AG2 raises for a variable that has no value."""
+        """The error that AG2 raises for a variable without a value."""
         if context is not None:
             return KeyError(f"Context variable {error.names[0]!r} not found and no default provided")
         named = [parameter for parameter, name in self.variables.items() if name in error.names]
@@ -123,9 +128,9 @@ class EnvironmentBase(Adapted):
         self._filled.add(box)
 
     async def save(self) -> None:
-        """Copy the working folder back to the host's folder. Nothing if there is none, or no sandbox yet.
+        """Copy the working folder back to the host's folder, if there is such a folder and a sandbox.
 
-        Git's settings and hooks, which the next git command there would run, stay as they are on the host, unless
+        Git's settings and hooks on the host, which the next git command there would run, are not replaced unless
         `git_settings` was given; a warning names those that were left out.
         """
         for box in list(self._filled):
@@ -150,17 +155,8 @@ class CorralEnvironment(EnvironmentBase):
         super().__init__(timeout=timeout, workdir=workdir, **spec_options)
 
 
-@dataclass(slots=True)
-class DaytonaResources:
-    """CPU cores, and memory and disk in GiB. Used with `image`: a snapshot has its own."""
-
-    cpu: int | None = None
-    memory: int | None = None
-    disk: int | None = None
-
-
 class DaytonaEnvironment(EnvironmentBase):
-    """Sandboxes of a Daytona service, hosted or your own. What is None comes from DAYTONA_API_KEY and its like.
+    """Sandboxes of a Daytona service, hosted or your own. Credentials default to DAYTONA_API_KEY and the like.
 
     `resources` may also be the SDK's `Resources`, Corral's, or a mapping.
     """
@@ -180,39 +176,31 @@ class DaytonaEnvironment(EnvironmentBase):
         timeout: float = 60,
         workdir: str = _WORKSPACE,
     ) -> None:
-        if snapshot is not None and image is not None and not (_is_later(snapshot) or _is_later(image)):
-            raise ValueError("Specify either `snapshot` or `image`, not both.")
-        if not timeout >= 1:
-            raise ValueError("`timeout` must be >= 1 second.")
-        self.variables = _later(
+        given = self._named(
             api_key=api_key, api_url=api_url, target=target, snapshot=snapshot, image=image, env_vars=env_vars
         )
-        given = {"api_key": api_key, "api_url": api_url, "target": target}
-        spec_options: dict[str, Any] = {"snapshot": snapshot, "image": image, "env": env_vars}
-        if image is not None:
-            spec_options["resources"] = resources_of(resources)
+        snapshot, image = given["snapshot"], given["image"]
+        if not (has_variable(snapshot) or has_variable(image)):
+            _refuse_both(snapshot, image)
+        if not timeout >= 1:
+            raise ValueError("`timeout` must be >= 1 second.")
         super().__init__(
             timeout=timeout,
             workdir=workdir,
             backend=ServiceBackend,
-            options={
-                **{name: as_variable(value, name) for name, value in given.items()},
-                "limits": read_limits(resources),
-            },
-            **{
-                name: as_variable(value, _names.get(name, name))
-                for name, value in spec_options.items()
-                if value is not None
-            },
+            options={**{name: given[name] for name in _CREDENTIALS}, "limits": read_limits(resources)},
+            snapshot=snapshot,
+            image=image,
+            env=given["env_vars"],
+            resources=resources_of(resources) if image is not None else None,
         )
 
     def _check(self, spec: Spec) -> None:
-        if spec.snapshot is not None and spec.image is not None:
-            raise ValueError("Specify either `snapshot` or `image`, not both.")
+        _refuse_both(spec.snapshot, spec.image)
 
 
 class DockerEnvironment(EnvironmentBase):
-    """Docker containers: no network, 512 MiB, and a timeout that kills what runs inside and keeps the container."""
+    """Docker containers: no network, 512 MiB, and a timeout that kills the program and keeps the container."""
 
     words = DOCKER
 
@@ -233,8 +221,8 @@ class DockerEnvironment(EnvironmentBase):
     ) -> None:
         if not timeout >= 1:
             raise ValueError("`timeout` must be >= 1 second.")
-        self.variables = _later(image=image, env_vars=env_vars, network_mode=network_mode)
-        self._network = as_variable(network_mode, "network_mode")
+        given = self._named(image=image, env_vars=env_vars, network_mode=network_mode)
+        self._network = given["network_mode"]
         limits: dict[str, Any] = {}
         if mem_limit is not None:
             limits["memory_bytes"] = parse_size(mem_limit, what="mem_limit", as_docker=True)
@@ -246,8 +234,8 @@ class DockerEnvironment(EnvironmentBase):
             git_settings=git_settings,
             workdir=workdir,
             backend="docker",
-            image=as_variable(image, "image"),
-            env=as_variable(env_vars, "env_vars") or {},
+            image=given["image"],
+            env=given["env_vars"],
             network=self._network if isinstance(self._network, Variable) else _network(self._network),
             resources=Resources(**limits),
             options={"user": user} if user is not None else None,
@@ -261,12 +249,12 @@ class DockerEnvironment(EnvironmentBase):
 
 
 class LocalEnvironment(EnvironmentBase):
-    """AG2's local environment, isolated here: the embedded engine, with no network and nothing of the host.
+    """AG2's local environment, but isolated: the embedded engine, without network and host files.
 
-    With a `path`, that folder is copied in when the sandbox is made, and back when the environment is closed or the
-    program ends (unless `cleanup=True`); `save()` copies back at any time. What is deleted inside stays on the host,
-    and so do the host's own git settings and hooks (unless `git_settings=True`), which the next `git status` would run.
-    AG2's own runs on the host itself, without isolation.
+    With a `path`, that folder is copied in when the sandbox is created, and back when the environment is closed or the
+    program ends (unless `cleanup=True`); `save()` copies back at any time. Files deleted inside stay on the host,
+    and so do the host's git settings and hooks (unless `git_settings=True`), which the next `git status` would run.
+    AG2's own class runs on the host, without isolation.
     """
 
     words = LOCAL
@@ -295,33 +283,28 @@ class LocalEnvironment(EnvironmentBase):
 
 
 def _save_at_exit(environment: EnvironmentBase) -> None:
-    """AG2's own works in the folder itself, so its users need not close it to find there what was made."""
+    """AG2's own class works in the folder itself, so its users expect their files there without closing it."""
     found, pid = weakref.ref(environment), os.getpid()
 
     def save() -> None:
-        left = found()
-        if left is None or os.getpid() != pid:
+        living = found()
+        if living is None or os.getpid() != pid:
             return
         try:
-            get_portal().run(left.save())
+            get_portal().run(living.save())
         except Exception as error:  # noqa: BLE001 - the exit goes on, and the log says why files are missing
-            log.warning("the files of %s could not be copied back: %s", type(left).__name__, error)
+            log.warning("the files of %s could not be copied back: %s", type(living).__name__, error)
 
-    # Like atexit, but before the threads are told to end that the copying needs.
+    # Like atexit, but before the threads end that the copying needs.
     getattr(threading, "_register_atexit", atexit.register)(save)
 
 
-_names = {"env": "env_vars"}
-
-
 def as_variable(value: Any, name: str | None = None) -> Any:
-    """AG2's `Variable` as ours, under the name that AG2 knows its parameter by; anything else as it is."""
+    """AG2's `Variable` as ours, under AG2's name for the parameter; anything else unchanged."""
     if isinstance(value, Variable):
-        return (
-            Variable(name, default=value.default, default_factory=value.default_factory)
-            if name and not value.name
-            else value
-        )
+        if value.name or not name:
+            return value
+        return Variable(name, default=value.default, default_factory=value.default_factory)
     if isinstance(value, Mapping):
         return {key: as_variable(item) for key, item in value.items()}
     if not hasattr(value, "default_factory") or not framework.is_variable(value):
@@ -334,25 +317,20 @@ def as_variable(value: Any, name: str | None = None) -> Any:
     return Variable(value.name or name, **given)
 
 
-def _later(**parameters: Any) -> dict[str, str]:
-    """Those that are variables, and the names of these."""
-    found = {name: as_variable(value, name) for name, value in parameters.items()}
-    return {name: str(value.name) for name, value in found.items() if isinstance(value, Variable)}
-
-
-def _is_later(value: Any) -> bool:
-    return has_variable(as_variable(value))
+def _refuse_both(snapshot: Any, image: Any) -> None:
+    if snapshot is not None and image is not None:
+        raise ValueError("Specify either `snapshot` or `image`, not both.")
 
 
 def _network(mode: str) -> NetworkPolicy:
-    """Docker's word for a network as a policy. Raises: ValueError."""
+    """Docker's network mode as a policy. Raises: ValueError."""
     if mode not in ("none", "bridge", "default"):
         raise ValueError(f"network_mode={mode!r} is not supported: 'none' or 'bridge'.")
     return NetworkPolicy("none" if mode == "none" else "open")
 
 
 class _Translated:
-    """A context in which one variable reads otherwise."""
+    """A context in which the value of one variable is translated."""
 
     def __init__(self, context: Any, name: str, translate: Callable[[Any], Any]) -> None:
         self._context = context

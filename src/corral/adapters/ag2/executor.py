@@ -3,8 +3,8 @@
     executor = SandboxCodeExecutor(timeout=30)                     # the embedded engine
     agent = ConversableAgent("runner", code_execution_config={"executor": executor})
 
-The sandbox is made at once, lives until `delete()`, the end of the `with` block or of the program, and keeps its files
-between calls. Each block is a fresh process.
+The constructor creates the sandbox. It lives until `delete()`, the end of the `with` block or of the program, and keeps
+its files between calls. Each block is a fresh process.
 """
 
 from __future__ import annotations
@@ -30,33 +30,37 @@ log = logging.getLogger("corral.ag2")
 
 
 class CodeExecutorBase(ABC):
-    """What both executors are: blocks in order, in one sandbox, to the first failure."""
+    """Runs blocks in order, in one sandbox, until one fails."""
 
     SUPPORTED_LANGUAGES: ClassVar[list[str]] = ["python", "bash", "sh", "javascript", "typescript"]
     _LANG_ALIASES: ClassVar[dict[str, str]] = {"py": "python", "js": "javascript", "ts": "typescript", "shell": "bash"}
+
+    result_class: ClassVar[type[SandboxCodeResult]] = SandboxCodeResult
 
     _timeout: float
 
     def __init__(self) -> None:
         self._box: Sandbox | None = None
+        """It ends by itself when the last reference is dropped, or when the program ends."""
         self._lock = threading.RLock()
 
-    # What the two do each in their own way.
+    # What the two executors do differently.
 
     @abstractmethod
     def _open(self) -> Sandbox:
-        """Make a sandbox."""
+        """Create a sandbox."""
 
     @abstractmethod
     def _failed(self, language: str, error: Exception) -> BlockResult:
-        """What a failure of the sandbox is: a result, or an error that passes."""
-
-    def _ran(self, block: BlockResult) -> BlockResult:
-        return block
+        """The result for a failure of the sandbox. Raises: the error, if it is not a result."""
 
     @abstractmethod
-    def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
-        """AG2's result of all blocks that were run."""
+    def _timed_out(self, block: BlockResult) -> BlockResult:
+        """The result of a block that timed out, with a remark about it in its output."""
+
+    def _join(self, done: Sequence[BlockResult]) -> str:
+        """The output of all blocks together."""
+        return "\n".join(block.output for block in done)
 
     # AG2's protocol.
 
@@ -67,23 +71,23 @@ class CodeExecutorBase(ABC):
 
     @property
     def code_extractor(self) -> MarkdownCodeExtractor:
-        """A reader of code blocks."""
+        """Finds the code blocks of a message."""
         return MarkdownCodeExtractor()
 
     @property
     def sandbox(self) -> Sandbox:
-        """The living sandbox, for files and everything else. Raises: SandboxClosedError after `delete`."""
+        """The sandbox, for files and everything else. Raises: SandboxClosedError after `delete`."""
         if self._box is None:
             raise SandboxClosedError("the executor's sandbox was deleted", hint="restart() creates a new one")
         return self._box
 
     @property
     def sandbox_id(self) -> str | None:
-        """Its id; None after `delete`."""
+        """The id of the sandbox; None after `delete`."""
         return self._box.id if self._box is not None else None
 
     def execute_code_blocks(self, code_blocks: Sequence[Any]) -> SandboxCodeResult:
-        """Run blocks one after the other, until one fails. Raises: SandboxClosedError after `delete`."""
+        """Run blocks in order until one fails. Raises: SandboxClosedError after `delete`."""
         box = self.sandbox
         done: list[BlockResult] = []
         for block in code_blocks:
@@ -103,28 +107,34 @@ class CodeExecutorBase(ABC):
             if is_not_installed(error):
                 return BlockResult(name, NOT_FOUND_EXIT_CODE, str(error), error=error)
             return self._failed(name, error)
-        return self._ran(BlockResult(name, result.exit_code, result.output, result))
+        block = BlockResult(name, result.exit_code, result.output, result)
+        return self._timed_out(block) if block.timed_out else block
+
+    def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
+        exit_code = done[-1].exit_code if done else 0
+        result = self.result_class(exit_code=exit_code, output=self._join(done), sandbox_id=self.sandbox_id)
+        return with_blocks(result, done)
 
     def _normalise(self, language: str) -> str:
         name = language.lower().strip()
         return self._LANG_ALIASES.get(name, name)
 
     def restart(self) -> None:
-        """A fresh sandbox instead of this one, also after `delete`."""
+        """Replace the sandbox with a new one, also after `delete`."""
         with self._lock:
             self.delete()
-            self._make()
+            self._box = self._open()
 
     def delete(self) -> None:
-        """End the sandbox. Idempotent; one that can't be deleted is named in the log."""
+        """Delete the sandbox. Idempotent; a failure is logged with the sandbox's id, since it may cost money."""
         with self._lock:
             box, self._box = self._box, None
-        if box is not None:
-            delete_or_warn(box)
-
-    def _make(self) -> None:
-        # A `Sandbox` that is forgotten, or that is there when the program ends, is ended by itself.
-        self._box = self._open()
+        if box is None:
+            return
+        try:
+            box.kill()
+        except Exception as error:  # noqa: BLE001 - at the end of a program there is no caller to catch it
+            log.warning("the sandbox %s could not be deleted and may still be running: %s", box.id, error)
 
     def __enter__(self) -> Self:
         return self
@@ -139,23 +149,15 @@ class CodeExecutorBase(ABC):
         return self
 
 
-def delete_or_warn(box: Sandbox) -> None:
-    """End a sandbox; log a warning if it may still be running, since it may cost money."""
-    try:
-        box.kill()
-    except Exception as error:  # noqa: BLE001 - at the end of a program there is no caller to catch it
-        log.warning("the sandbox %s could not be deleted and may still be running: %s", box.id, error)
-
-
 class SandboxCodeExecutor(CodeExecutorBase):
     """AG2's executor on any backend.
 
-    Beside the result that AG2 reads it gives `blocks`, one `BlockResult` for each that was run. What earlier blocks
-    printed is kept when a later one fails. A block that is out of time ends with 124 and what it had printed. A sandbox
+    Results have AG2's fields and `blocks`, one `BlockResult` for each block that was run. The output of earlier blocks
+    is kept when a later one fails. A block that times out ends with exit code 124 and what it had printed. A sandbox
     that is gone raises `SandboxGoneError`: it is not output for a model.
 
-    `languages` limits or extends what is run, by the names of `corral.languages`; `check_first=True` looks at all of
-    the blocks' languages before the first one runs. `backend` and all other keywords are those of `corral.Sandbox`.
+    `languages` are the supported ones, by the names of `corral.languages`; with `check_first=True` the languages of all
+    blocks are checked before the first one runs. `backend` and all other keywords are those of `corral.Sandbox`.
     """
 
     def __init__(
@@ -178,7 +180,7 @@ class SandboxCodeExecutor(CodeExecutorBase):
         known = [find_language(name).name for name in languages] if languages is not None else language_names()
         self.SUPPORTED_LANGUAGES = known  # type: ignore[misc]  # AG2 reads it from the object as from the class
         self._aliases = {name.lower().strip(): known for name, known in (aliases or {}).items()}
-        self._make()
+        self._box = self._open()
 
     def _open(self) -> Sandbox:
         return Sandbox(backend=self._backend, **self._spec_options)
@@ -192,7 +194,7 @@ class SandboxCodeExecutor(CodeExecutorBase):
             return name
 
     def execute_code_blocks(self, code_blocks: Sequence[Any]) -> SandboxCodeResult:
-        """Run blocks in order until one fails; what they printed, together. Raises: SandboxGoneError."""
+        """Run blocks in order until one fails; `output` is that of all of them. Raises: SandboxGoneError."""
         if self._check_first:
             for block in code_blocks:
                 if self._normalise(block.language) not in self.SUPPORTED_LANGUAGES:
@@ -204,17 +206,7 @@ class SandboxCodeExecutor(CodeExecutorBase):
             return BlockResult(language, 1, f"Error executing code block: {error}", error=error)
         raise error
 
-    def _ran(self, block: BlockResult) -> BlockResult:
-        if not block.timed_out:
-            return block
-        said = f"Execution timed out after {self._timeout:g} s"
-        output = f"{block.output.rstrip()}\n{said}" if block.output.strip() else said
+    def _timed_out(self, block: BlockResult) -> BlockResult:
+        remark = f"Execution timed out after {self._timeout:g} s"
+        output = f"{block.output.rstrip()}\n{remark}" if block.output.strip() else remark
         return BlockResult(block.language, block.exit_code, output, block.result)
-
-    def _end(self, done: Sequence[BlockResult]) -> SandboxCodeResult:
-        result = SandboxCodeResult(
-            exit_code=done[-1].exit_code if done else 0,
-            output="\n".join(block.output for block in done),
-            sandbox_id=self.sandbox_id,
-        )
-        return with_blocks(result, done)

@@ -1,4 +1,4 @@
-"""Where AG2 is: the package `ag2` from 1.0 on, and `autogen.beta` in ag2 0.13 and 0.14. Found when needed."""
+"""Finds AG2: the package `ag2` from 1.0 on, and `autogen.beta` in ag2 0.13 and 0.14."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ROOTS = ("ag2", "autogen.beta")
 
 @cache
 def root() -> str:
-    """The package that is installed. Raises: ImportError, which says what to do."""
+    """The name of the installed package. Raises: ImportError, which says what to do."""
     for name in _ROOTS:
         try:
             importlib.import_module(f"{name}.tools.sandbox")
@@ -25,10 +25,10 @@ def root() -> str:
 
 
 def get(module: str, name: str) -> Any:
-    """A name of AG2's, such as `get("tools.sandbox", "ExecResult")`. Raises: ImportError."""
+    """An object of AG2, such as `get("tools.sandbox", "ExecResult")`. Raises: ImportError."""
     return getattr(importlib.import_module(f"{root()}.{module}"), name)
 
 
 def is_variable(value: object) -> bool:
-    """Whether it is a `Variable` of AG2's."""
+    """True for AG2's `Variable`."""
     return isinstance(value, get("annotations", "Variable"))

@@ -1,7 +1,7 @@
 """AG2's sandboxes that need no environment: `async with DaytonaSandbox(client=…, params=…) as sandbox`.
 
-Each is made when it is entered or first used, and ended by `aclose()`, when it is forgotten, and when the program ends,
-from whatever event loops it was used.
+Each is created when it is entered or first used. It is deleted by `aclose()`, by the garbage collector, or at the end
+of the program. It may be used from several event loops.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.environments import DockerEnvironment, EnvironmentBase, LocalEnvironment
-from corral.adapters.ag2.sandbox import AdaptedSandbox
+from corral.adapters.ag2.sandbox import AdaptedSandbox, closed_error
 from corral.adapters.ag2.service import ServiceBackend, fields_of
 from corral.adapters.ag2.words import DAYTONA
 from corral.client.sandbox import AsyncSandbox
@@ -20,7 +20,7 @@ from corral.client.sync import derive_init
 
 
 class OwnedSandbox(AdaptedSandbox):
-    """One sandbox of an environment that has no other."""
+    """The only sandbox of its own environment."""
 
     def __init__(self, environment: EnvironmentBase) -> None:
         super().__init__(timeout=environment.timeout, words=environment.words, max_output=environment.max_output)
@@ -30,33 +30,32 @@ class OwnedSandbox(AdaptedSandbox):
 
     async def _get(self) -> AsyncSandbox:
         if not self._closed and self._box is None:
-            # However many ask at once, from whatever loops: the environment makes one for all of them.
+            # The environment creates one sandbox for all concurrent callers, also from several event loops.
             async with self._environment.open_box() as box:
                 self._box = box
             if self._closed:
-                await self._environment.aclose()  # it was closed from another thread while this one was made
-        box_now = self._box
-        if self._closed or box_now is None:
-            raise self._closed_error()
-        return box_now
+                await self._environment.aclose()  # another thread closed it during the creation
+        if self._closed or self._box is None:
+            raise closed_error(self.words)
+        return self._box
 
     @property
     def box(self) -> AsyncSandbox | None:
-        """The sandbox itself; None as long as it is not made."""
+        """The Corral sandbox; None before it is created."""
         return self._box
 
     @property
     def workdir(self) -> PurePosixPath:
-        """Where programs start, and relative paths begin."""
+        """The working folder, which relative paths start from."""
         return self._environment.workdir
 
     @property
     def closed(self) -> bool:
-        """Whether `aclose` was called."""
+        """True after `aclose`."""
         return self._closed
 
     async def aclose(self) -> None:
-        """Delete it. Idempotent; a cancelled close goes on. Raises: LeftBehindError if it could not be deleted."""
+        """Delete the sandbox. Idempotent; goes on if cancelled. Raises: LeftBehindError if it can't be deleted."""
         self._closed = True
         await self._environment.aclose()
 
@@ -64,8 +63,8 @@ class OwnedSandbox(AdaptedSandbox):
 class DaytonaSandbox(OwnedSandbox):
     """A sandbox of the Daytona service that `client`, the SDK's `AsyncDaytona`, talks to.
 
-    `params` are the SDK's for a creation. An `auto_stop_interval` of 0, which is for ever, becomes minutes that are put
-    off as long as this process lives. The client is asked for its address alone, and closed with the sandbox.
+    `params` are the SDK's parameters for creating a sandbox. An `auto_stop_interval` of 0 (never) becomes some minutes,
+    which are put off while this process lives. Only the client's address is used; it is closed with the sandbox.
     """
 
     def __init__(self, *, client: Any, params: Any = None, timeout: float = 60, workdir: str = "/workspace") -> None:
@@ -78,7 +77,7 @@ class DaytonaSandbox(OwnedSandbox):
         super().__init__(_OfParams(client, params, timeout=timeout, workdir=workdir))
 
     async def aclose(self) -> None:
-        """End the sandbox, and close the client if it is still open. Idempotent."""
+        """Delete the sandbox, and close the client if it is still open. Idempotent."""
         try:
             await super().aclose()
         finally:
@@ -87,7 +86,7 @@ class DaytonaSandbox(OwnedSandbox):
 
 
 class _OfParams(EnvironmentBase):
-    """What a client and its parameters make."""
+    """The environment of a client and its parameters."""
 
     words = DAYTONA
 
@@ -123,13 +122,13 @@ class DockerSandbox(OwnedSandbox):
 
 
 class LocalSandbox(OwnedSandbox):
-    """AG2's local sandbox, isolated here. Arguments as `LocalEnvironment`."""
+    """AG2's local sandbox, but isolated. Arguments as `LocalEnvironment`."""
 
     @derive_init(LocalEnvironment)
     def __init__(self, environment: LocalEnvironment) -> None:
         super().__init__(environment)
         self.supported_languages = environment.languages
-        """As it was told: what is run is the tool's choice."""
+        """As given; the tool chooses what to run."""
 
 
 def _not_concrete(backend: str, name: str) -> TypeError:

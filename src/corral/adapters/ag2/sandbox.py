@@ -1,6 +1,6 @@
 """A Corral sandbox as AG2's `Sandbox`: argv in, output and exit code out.
 
-`SandboxView` is what an environment gives out. `corral.adapters.ag2.owned` has those that need no environment.
+`SandboxView` is what an environment opens. `corral.adapters.ag2.owned` has those that need no environment.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _USAGE_EXIT_CODE = 2
 
 
 class ClosedError(RuntimeError):
-    """It was closed, in AG2's words: its programs catch a RuntimeError."""
+    """It was closed. AG2 raises a RuntimeError, which its programs catch."""
 
 
 class Closing(ABC):
-    """What is closed at the end of its `async with` block, and is one thing whatever copies a framework makes of it."""
+    """Closed at the end of its `async with` block; a deep copy, which frameworks make, is the same object."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """End it. Idempotent."""
+        """Close it. Idempotent."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,7 +46,7 @@ class Closing(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What AG2 is told of a program, and the whole result if it ran."""
+    """The output and exit code for AG2, and the complete result if the program ran."""
 
     output: str
     exit_code: int
@@ -54,7 +54,7 @@ class Ran:
 
 
 class Adapted(Closing):
-    """What runs programs for AG2, in the words of one of its classes."""
+    """Runs programs for AG2, with the messages of one of its classes."""
 
     words: Words
     timeout: float
@@ -62,12 +62,12 @@ class Adapted(Closing):
 
     @abstractmethod
     def open_box(self, context: Any = None) -> AbstractAsyncContextManager[AsyncSandbox]:
-        """The sandbox itself, for as long as the block lasts."""
+        """The Corral sandbox, for the duration of the block."""
 
     async def run_in_box(
         self, run: Callable[[AsyncSandbox], Awaitable[ExecResult]], *, context: Any = None, seconds: float | None = None
     ) -> Ran:
-        """Run something, and put its result or its failure into AG2's words.
+        """Run something; returns its result or its failure in AG2's words.
 
         Raises:
             PolicyError: a rule forbids it.
@@ -87,9 +87,9 @@ class Adapted(Closing):
 
 
 class AdaptedSandbox(Adapted):
-    """AG2's protocol, on a sandbox that is there or will be.
+    """AG2's protocol, on a sandbox that may be created later.
 
-    `result` is the last call's whole `corral.ExecResult`, for what AG2's own leaves out.
+    `result` is the last call's complete `corral.ExecResult`, for what AG2's result leaves out.
     """
 
     def __init__(self, *, timeout: float, words: Words, max_output: int | None = None) -> None:
@@ -97,31 +97,31 @@ class AdaptedSandbox(Adapted):
         self.words = words
         self.max_output = max_output
         self.result: ExecResult | None = None
-        framework.get("tools.sandbox", "SandboxBase").register(AdaptedSandbox)  # AG2's programs ask for it
+        framework.get("tools.sandbox", "SandboxBase").register(AdaptedSandbox)  # AG2 uses isinstance
 
     @abstractmethod
     async def _get(self) -> AsyncSandbox:
-        """The sandbox, to be used now. Raises: ClosedError."""
+        """The Corral sandbox, created if needed. Raises: ClosedError."""
 
     @property
     @abstractmethod
     def workdir(self) -> PurePosixPath:
-        """Where programs start, and relative paths begin."""
+        """The working folder, which relative paths start from."""
 
     @property
     def host_workdir(self) -> Path | None:
-        """None: nothing of the host is inside."""
+        """None: no folder of the host is inside."""
         return None
 
     @property
     @abstractmethod
     def closed(self) -> bool:
-        """Whether it was ended."""
+        """True if it was closed."""
 
     async def exec(
         self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout: float | None = None
     ) -> Any:
-        """Run a program to its end; gives AG2's `ExecResult`. Raises: ClosedError."""
+        """Run a program to its end; returns AG2's `ExecResult`. Raises: ClosedError."""
         if not argv:
             return make_result("", _USAGE_EXIT_CODE)
         seconds = timeout if timeout is not None else self.timeout
@@ -129,26 +129,23 @@ class AdaptedSandbox(Adapted):
         self.result = ran.result or self.result
         return make_result(ran.output, ran.exit_code)
 
-    def _closed_error(self) -> ClosedError:
-        return closed_error(self.words)
-
     @contextlib.asynccontextmanager
     async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
-        """The sandbox itself, as an environment gives it; there is one, whatever the context. Raises: ClosedError."""
+        """The Corral sandbox, the same for every context. Raises: ClosedError."""
         yield await self._get()
 
     async def put_file(self, path: PurePosixPath | str, content: bytes) -> None:
-        """Write a file below the working folder. Raises: ValueError for a path that is not below it; ClosedError."""
+        """Write a file in the working folder. Raises: ValueError for a path outside it; ClosedError."""
         target = self._below(path, "put_file/get_file")
         await (await self._get()).files.write(target, content)
 
     async def get_file(self, path: PurePosixPath | str) -> bytes:
-        """Read a file below the working folder. Raises: ValueError; SandboxFileNotFoundError; ClosedError."""
+        """Read a file in the working folder. Raises: ValueError; SandboxFileNotFoundError; ClosedError."""
         target = self._below(path, "put_file/get_file")
         return await (await self._get()).files.read(target)
 
     async def remove_file(self, path: PurePosixPath | str) -> None:
-        """Remove a file below the working folder; one that is not there is fine. Raises: ValueError; ClosedError."""
+        """Remove a file in the working folder; a missing one is ignored. Raises: ValueError; ClosedError."""
         target = self._below(path, "remove_file")
         await (await self._get()).files.remove(target, missing_ok=True)
 
@@ -174,31 +171,31 @@ class SandboxView(AdaptedSandbox):
 
     async def _get(self) -> AsyncSandbox:
         if self._box.closed:
-            raise self._closed_error()
+            raise closed_error(self.words)
         return self._box
 
     @property
     def box(self) -> AsyncSandbox:
-        """The sandbox itself."""
+        """The Corral sandbox."""
         return self._box
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The id of the sandbox."""
         return self._box.id
 
     @property
     def workdir(self) -> PurePosixPath:
-        """Where programs start, and relative paths begin."""
+        """The working folder, which relative paths start from."""
         return PurePosixPath(self._box.spec.workdir)
 
     @property
     def closed(self) -> bool:
-        """Whether it was ended."""
+        """True if the sandbox was closed."""
         return self._box.closed
 
     async def aclose(self) -> None:
-        """Nothing: its environment ends it."""
+        """Does nothing: the environment deletes the sandbox."""
 
 
 def make_result(output: str, exit_code: int) -> Any:
@@ -207,29 +204,24 @@ def make_result(output: str, exit_code: int) -> Any:
 
 
 def read_output(result: ExecResult, words: Words, seconds: float, most: int | None) -> str:
-    """What was printed, in an environment's words, and that the time was up if it was."""
-    total = result.stdout_total_bytes + result.stderr_total_bytes if result.truncated else 0
-    output = cut(words.printed(result), most, total)
-    return told_late(words.timed_out(seconds), output) if result.timed_out else output
+    """What was printed, at most `most` characters of it, with a remark if the program timed out."""
+    output = words.printed(result)
+    if most is not None and len(output) > most:
+        total = result.stdout_total_bytes + result.stderr_total_bytes if result.truncated else 0
+        output = f"{output[:most]}\n[truncated: showing first {most} of {max(total, len(output))} chars]"
+    return told_late(words.late.format(seconds=seconds), output) if result.timed_out else output
 
 
 def told_late(remark: str, output: str) -> str:
-    """The remark, by which AG2's programs know that the time was up, and what was printed until then."""
+    """The remark, by which AG2's programs recognise a timeout, and what was printed before it."""
     return f"{remark}; it had printed:\n{output}" if output.strip() else remark
 
 
-def cut(text: str, most: int | None, total: int = 0) -> str:
-    """At most `most` characters, and a note about the rest. `total` is how many there were, if some are gone."""
-    if most is None or len(text) <= most:
-        return text
-    return f"{text[:most]}\n[truncated: showing first {most} of {max(total, len(text))} chars]"
-
-
 def told_failure(error: CorralError, words: Words) -> str:
-    """What a failure reads like as output. Raises: the error itself, where a model has nothing to do with it."""
+    """A failure as output. Raises: the error itself, if a model can do nothing about it."""
     if isinstance(error, SandboxClosedError):
         raise closed_error(words) from error
-    # A sandbox that is gone is no answer to a model, whatever a service says about it.
+    # That a sandbox is gone is never output for a model.
     told = None if isinstance(error, SandboxError) else words.failed(error)
     if told is None and isinstance(error, MENDABLE):
         told = str(error)
@@ -239,10 +231,10 @@ def told_failure(error: CorralError, words: Words) -> str:
 
 
 def closed_error(words: Words) -> ClosedError:
-    """What AG2 raises for a sandbox that was closed."""
+    """The error that AG2 raises for a closed sandbox."""
     return ClosedError(f"{words.sandbox} has been closed.")
 
 
 def is_not_installed(error: Exception) -> bool:
-    """Whether nothing inside runs a language, which a model must know."""
+    """True if the sandbox has no runtime for the language, which a model must know."""
     return isinstance(error, BackendUnavailableError) and error.op == "run_code"

@@ -1,9 +1,9 @@
 """`SandboxCodeTool` and `SandboxShellTool` for AG2's agents: the same names and texts as AG2's own, on Corral.
 
-This module needs AG2. `corral.tools` has the same tools for everybody else.
+This module needs AG2. `corral.tools` has the same tools without AG2.
 """
 
-# No postponed annotations here: AG2 reads those of the functions that a model calls, and their names are local.
+# No postponed annotations here: AG2 reads them from the functions that a model calls, and their names are local.
 
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
@@ -24,9 +24,9 @@ _tool: Any = framework.get("tools.final", "tool")
 _Language: Any = framework.get("tools.code.environment.base", "CodeLanguage")
 
 _MAX_CHARS = 100_000
-"""As much as AG2's `LocalSandbox` gives, from whatever environment: more is of no use to a model."""
+"""As much as AG2's `LocalSandbox` returns, for every environment: more is of no use to a model."""
 _REMARK_CHARS = 500
-"""Room for what is said about the output."""
+"""Room for remarks about the output."""
 
 _SHELL = "Execute a shell command in the working directory: {workdir}"
 _RESTRICTED = (
@@ -35,19 +35,19 @@ _RESTRICTED = (
 )
 
 
-class _Wrapped(_Tool):  # type: ignore[misc]  # known at run time alone
-    """A function that a model calls, as one of AG2's tools."""
+class _Wrapped(_Tool):  # type: ignore[misc]  # known at run time only
+    """A function that a model calls, as AG2's `Tool`."""
 
     def __init__(self, function: Any, *, name: str, description: str, middleware: Iterable[Any]) -> None:
         self._tool = _tool(function, name=name, description=description, middleware=middleware)
         self.name = name
 
     async def schemas(self, context: Any) -> Any:
-        """What a model is told of the tool, as AG2's `Tool` gives it."""
+        """The schemas that a model sees."""
         return await self._tool.schemas(context)
 
     def register(self, stack: Any, context: Any, *, middleware: Iterable[Any] = ()) -> None:
-        """Called by AG2: put the tool where calls of the model find it."""
+        """Called by AG2: register the tool for the calls of a model."""
         self._tool.register(stack, context, middleware=middleware)
 
 
@@ -61,7 +61,7 @@ class SandboxCodeTool(_Wrapped):
     def __init__(
         self,
         environment: Any,
-        name: str = "run_code",  # by its place, too: it had one in ag2 0.12 and 0.13
+        name: str = "run_code",  # positional too, as in ag2 0.12 and 0.13
         *,
         languages: Sequence[str] = ("python", "bash"),
         runners: Any = None,
@@ -80,7 +80,7 @@ class SandboxCodeTool(_Wrapped):
 
     @property
     def environment(self) -> Any:
-        """What runs the code."""
+        """The environment that runs the code."""
         return self._env
 
 
@@ -101,7 +101,7 @@ def _code_environment(environment: Any, languages: tuple[str, ...], runners: Any
 
 
 class _Given(CorralEnvironment):
-    """A `corral.Environment` that its maker owns."""
+    """A `corral.Environment` with another owner."""
 
     def __init__(self, environment: Environment) -> None:
         super().__init__()
@@ -112,8 +112,8 @@ class SandboxShellTool(_Wrapped):
     """`run_shell_command(command)` for a model.
 
     With `allowed`, `blocked`, `ignore` or `readonly` a command is checked word by word and run without a shell. On
-    backends with views the kernel keeps `ignore` and `readonly` as well, whatever a command starts; `capabilities()`
-    says which holds. Without an environment it is a `LocalEnvironment`, which is isolated here.
+    backends with views the kernel enforces `ignore` and `readonly` too, for everything that a command starts;
+    `capabilities()` says so. The default environment is a `LocalEnvironment`, which is isolated here.
     """
 
     def __init__(
@@ -152,12 +152,12 @@ class SandboxShellTool(_Wrapped):
 
     @property
     def workdir(self) -> PurePosixPath:
-        """Where commands start."""
+        """The working folder of commands."""
         found: PurePosixPath = self._adapter.workdir
         return found
 
     async def capabilities(self, context: Any = None) -> ShellCapabilities:
-        """How the rules are kept where commands run."""
+        """How the rules are enforced where commands run."""
         if isinstance(self._adapter, _OwnShell):
             return await self._adapter.shell.capabilities(context)
         note = "argv only: on this backend, a program that starts others can bypass the rules"
@@ -166,7 +166,7 @@ class SandboxShellTool(_Wrapped):
 
 
 class _OwnShell:
-    """Our shell tool's rules, in AG2's words."""
+    """Our shell tool, with AG2's messages."""
 
     def __init__(self, environment: EnvironmentBase | AdaptedSandbox, rules: dict[str, Any]) -> None:
         self._environment = environment
@@ -184,9 +184,9 @@ class _OwnShell:
     async def run(self, command: str, *, context: Any = None) -> str:
         try:
             if self.shell.policy.restricted:
-                self.shell.policy.check(command, workdir=str(self.workdir))  # what is refused needs no sandbox
+                self.shell.policy.check(command, workdir=str(self.workdir))  # before a sandbox is created
             timeout = self._environment.timeout
-            # AG2's own shell runs an empty text, which does nothing.
+            # AG2's own shell runs an empty command, which does nothing.
             text = command if command.strip() or self.shell.policy.restricted else ":"
             ran = await self._environment.run_in_box(
                 lambda box: self.shell.execute(box, text, timeout=timeout), context=context
@@ -207,7 +207,7 @@ class _Opening:
 
 
 def told(output: str, exit_code: int) -> str:
-    """What a model reads."""
+    """The text for a model: the output, and the exit code if it is not 0."""
     if exit_code == 0:
         return output
     suffix = f"[exit code: {exit_code}]"
@@ -215,6 +215,6 @@ def told(output: str, exit_code: int) -> str:
 
 
 def fit(text: str, environment: Any, hint: str = OUTPUT_HINT) -> str:
-    """The same, bounded, and with nothing in it that acts. An environment's own bound holds if it is wider."""
+    """The text, bounded and made harmless. The environment's own bound applies if it is wider."""
     own = getattr(environment, "max_output", None) or 0
     return bound(make_harmless(text), max_chars=max(_MAX_CHARS, own + _REMARK_CHARS), hint=hint)[0]

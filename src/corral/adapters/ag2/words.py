@@ -1,4 +1,4 @@
-"""How AG2's classes say what happened: each environment's results read like those of AG2's class of its name."""
+"""The messages of AG2's classes: each environment's results read like those of AG2's class of that name."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ from corral.errors import CorralError, RateLimitedError
 from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
 
 _OWN_REMARK = "corral: "
-"""How the embedded engine begins what it says in the place of a program that could not be started."""
+"""The prefix of the embedded engine's message for a program that could not be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The texts of one of AG2's classes. The defaults are for environments that AG2 has no class for."""
+    """The texts of one of AG2's classes. The defaults are for environments without such a class."""
 
     sandbox: str = "The sandbox"
-    """The name of AG2's class, in the error for a sandbox that was closed."""
+    """The name of AG2's class, in the error for a closed sandbox."""
     late: str = "Command timed out after {seconds:g}s"
     failure: str | None = None
-    """A failure as the output of exit code 1; without it, the failure is raised."""
+    """The output for a failure, with exit code 1; if None, the failure is raised."""
     rate_limited: str | None = None
     strips: bool = False
-    """Whether blanks around the output are cut off."""
+    """Whether white space around the output is removed."""
     service: str = ""
     resolvable: str = "Variables are only resolvable when SandboxCodeTool is invoked through an Agent."
 
     def printed(self, result: ExecResult) -> str:
-        """What a program has printed, as AG2's class gives it."""
+        """The output of a program, as AG2's class returns it."""
         output = result.output.strip() if self.strips else result.output
         if self is LOCAL and result.exit_code == NOT_FOUND_EXIT_CODE and output.startswith(_OWN_REMARK):
             return f"Command not found: {output.removeprefix(_OWN_REMARK).removesuffix(': command not found')}"
         return output
 
-    def timed_out(self, seconds: float) -> str:
-        """The remark about a timeout."""
-        return self.late.format(seconds=seconds)
-
     def failed(self, error: CorralError) -> str | None:
-        """What a failure reads like as a result with exit code 1; None lets it pass as an error."""
+        """The output for a failure, with exit code 1; None if the failure is to be raised."""
         template = (isinstance(error, RateLimitedError) and self.rate_limited) or self.failure
         return template.format(error=error) if template else None
 
