@@ -187,7 +187,7 @@ def test_spec_survives_its_labels() -> None:
 
 def test_labels_that_others_wrote_do_no_harm() -> None:
     for wish in ("nonsense", "[]", '{"exec_timeout": "x"}', '{"output_limit_bytes": -1}'):
-        spec = life.spec_of(remote(labels={life.WISH: wish, life.DEADLINE: "soon"}))
+        spec = life.spec_of(remote(labels={life.OPTIONS: wish, life.DEADLINE: "soon"}))
         assert (spec.exec_timeout, spec.lifetime.seconds) == (None, None)
 
 

@@ -4,13 +4,11 @@
     with Sandbox(backend=backend) as box:
         print(box.exec("echo hello").stdout)
 
-The service may be the hosted one, `corral serve`, or any other that speaks its wire. The SDK comes with
-`pip install 'corral[daytona]'` and is loaded when a sandbox is first made.
+The service may be the hosted one, `corral serve`, or any other with the same API. The SDK comes with
+`pip install 'corral[daytona]'` and is loaded when a sandbox is first created.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from corral.backends.daytona.backend import DaytonaBackend
 
@@ -20,7 +18,3 @@ __all__ = ["DaytonaBackend", "open_backend"]
 def open_backend(**options: object) -> DaytonaBackend:
     """For the registry."""
     return DaytonaBackend(**options)  # type: ignore[arg-type]
-
-
-def __dir__() -> Sequence[str]:
-    return __all__

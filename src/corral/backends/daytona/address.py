@@ -1,8 +1,9 @@
-"""Where the service is, and with which key: from one source, always together. Nothing else decides it.
+"""The address of the service and the key for it, always from the same source.
 
-Who may choose the address is whoever gave the key: otherwise a file that came with a folder could send for a key that
-is in the environment. Arguments and the process's own variables are the caller's, so they count as one source, and an
-argument wins. A file such as `.env` is another. Where a source gives a key and no address, it is the hosted service's.
+Only the source of a key may choose the address that it is sent to: otherwise a file in a downloaded folder could have
+the key of the environment sent to an address of its choice. Arguments and the process's variables both come from the
+caller and count as one source, in which an argument wins. A file such as `.env` is another source. A key without an
+address is for the hosted service.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from urllib.parse import urlsplit
 from corral.errors import BackendUnavailableError, SpecError
 
 HOSTED = "https://app.daytona.io/api"
-"""Where a key belongs that came without an address."""
+"""The address for a key that came without one."""
 URL_VARIABLES = ("DAYTONA_API_URL", "DAYTONA_SERVER_URL")
 VARIABLES = ("DAYTONA_API_KEY", "DAYTONA_JWT_TOKEN", "DAYTONA_ORGANIZATION_ID", "DAYTONA_TARGET", *URL_VARIABLES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A service, and who we are there, as one source says it."""
+    """The address of a service and the credentials for it, from one source."""
 
     api_key: str | None = field(default=None, repr=False)
     api_url: str | None = None
@@ -30,21 +31,21 @@ class Address:
     organization_id: str | None = None
     jwt_token: str | None = field(default=None, repr=False)
     source: str = "the arguments"
-    """Who says so, for messages."""
+    """The source's name, for messages."""
 
     @property
     def has_key(self) -> bool:
-        """Whether it opens anything."""
+        """True if there is an API key or a JWT."""
         return bool((self.api_key or "").strip() or self.jwt_token)
 
     @property
     def url(self) -> str:
-        """As it is used."""
+        """The URL to use."""
         return (self.api_url or HOSTED).rstrip("/")
 
 
 def read_address(values: Mapping[str, str], *, source: str) -> Address:
-    """What one source says, by the names of the variables."""
+    """The address from one source of `DAYTONA_*` variables."""
     values = {name: value.strip() for name, value in values.items() if name in VARIABLES}
     return Address(
         api_key=values.get("DAYTONA_API_KEY") or None,
@@ -57,10 +58,10 @@ def read_address(values: Mapping[str, str], *, source: str) -> Address:
 
 
 def fill_from_environment(given: Address) -> Address:
-    """Arguments, and for what they leave out the process's own variables. No file is read."""
+    """The arguments, completed by the process's variables. No file is read."""
     ours = read_address(os.environ, source="the environment")
     if given.has_key:
-        ours = replace(ours, api_key=None, jwt_token=None)  # one key is enough
+        ours = replace(ours, api_key=None, jwt_token=None)  # not a second key beside the given one
     return Address(
         api_key=(given.api_key or "").strip() or ours.api_key,
         api_url=(given.api_url or "").strip() or ours.api_url,
@@ -72,10 +73,10 @@ def fill_from_environment(given: Address) -> Address:
 
 
 def check_address(found: Address) -> None:
-    """What no service could take is told as that, and not as a service that can't be reached.
+    """Check what would otherwise look like an unreachable service.
 
     Raises:
-        BackendUnavailableError: a key that can't be sent, or an address that is none.
+        BackendUnavailableError: a key that can't be sent, or a malformed URL.
     """
     for name, value in (("key", found.api_key), ("JWT token", found.jwt_token)):
         if value is not None and not (value.isascii() and value.isprintable() and " " not in value):
@@ -91,10 +92,10 @@ def check_address(found: Address) -> None:
 
 
 def choose_address(sources: Sequence[Address]) -> Address | None:
-    """The first source that has a key, with the address of that same source; None if there is no key at all.
+    """The address from the first source with a key; None if no source has a key.
 
     Raises:
-        SpecError: half of it is in one source and half in another, so it is unknown which address the key is for.
+        SpecError: key and URL come from different sources, so it is unknown whether they belong together.
     """
     number = next((number for number, each in enumerate(sources) if each.has_key), None)
     if number is None:

@@ -1,4 +1,4 @@
-"""The SDK's client, one per backend and process, made on our own event loop when first needed."""
+"""The SDK's client, one per backend and process, created on our own event loop when first needed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ T = TypeVar("T")
 _READER = "DaytonaEnvReader"
 _making = threading.Lock()
 _living: weakref.WeakSet[Client] = weakref.WeakSet()
-"""Those that have connections, or had."""
+"""The clients that were ever connected."""
 
 
 class _ProcessVariables:
-    """In the place of the SDK's reader, which also takes what it finds in `.env` and `.env.local`."""
+    """Replaces the SDK's reader of variables, which also reads `.env` and `.env.local`."""
 
     def get(self, name: str) -> str | None:
         return os.environ.get(name)
@@ -43,10 +43,10 @@ class _ProcessVariables:
 
 @contextlib.contextmanager
 def _without_files(kind: type[object]) -> Iterator[None]:
-    """While the SDK makes its client, no file of the working folder counts: it may be a stranger's.
+    """While the SDK creates its client, it reads no file of the working folder, which may be a stranger's.
 
-    The SDK itself takes no address from there, but a key, a region, an organisation, and whether traces are sent; and
-    it has no way to say no. Versions without that reader get key and address from us, too.
+    The SDK takes no address from there, but a key, a region, an organisation, and whether traces are sent; it has no
+    option against that. Versions without that reader get key and address from us, too.
     """
     module: Any = sys.modules[kind.__module__]
     theirs = getattr(module, _READER, None)
@@ -62,7 +62,7 @@ def _without_files(kind: type[object]) -> Iterator[None]:
 
 
 class Client:
-    """See above. Every method may be called from any thread and event loop, and after a fork."""
+    """The SDK's client of one address. Any thread and event loop may use it, also after a fork."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -78,7 +78,7 @@ class Client:
         """
         found = self._made.get(os.getpid())
         if found is None:
-            self._made.clear()  # a parent's: its sockets are the parent's business
+            self._made.clear()  # one of a parent: its sockets belong to the parent
             found = self._made[os.getpid()] = self._make()
             _living.add(self)
             weakref.finalize(self, _close_forgotten, found, os.getpid()).atexit = False
@@ -110,7 +110,7 @@ class Client:
                         jwt_token=found.jwt_token,
                     )
                 )
-        except Exception as error:  # the SDK's own class for everything
+        except Exception as error:  # the SDK raises one class for everything
             raise BackendUnavailableError(
                 f"the SDK rejected the settings: {error}",
                 op="create",
@@ -126,7 +126,7 @@ class Client:
         safe: bool = False,
         finish: bool = False,
     ) -> T:
-        """Ask the service. `finish`: carried out to its end, even if who waits is cancelled. Raises: see `seam`."""
+        """Call the SDK. With `finish`, to its end even if the caller is cancelled. Raises: as `seam.mapped`."""
 
         async def ask() -> T:
             client = await self.sdk()
@@ -137,7 +137,7 @@ class Client:
             return await (thread.finish(ask()) if finish else thread.arun(ask()))
 
     async def repeat(self, call: Callable[[], Awaitable[T]], *, safe: bool) -> T:
-        """See `seam.repeat`; for what may be the first that the service is asked."""
+        """As `seam.repeat`, but one that fails to connect in its first call ever is not repeated."""
         try:
             result = await repeat(call, safe=safe, first=not self._was_heard)
         except ServiceError as error:
@@ -147,16 +147,16 @@ class Client:
         return result
 
     def see_through(self, future: concurrent.futures.Future[T]) -> concurrent.futures.Future[T]:
-        """What must not be cut off when the connections are closed: makings and deletions."""
+        """Keep the connections open until the future is done: for creations and deletions."""
         entry = os.getpid(), future
         self._unfinished.add(entry)
         future.add_done_callback(lambda _: self._unfinished.discard(entry))
         return future
 
     async def aclose(self) -> None:
-        """Close its connections, when all that must be seen through is. It is made anew if it is needed again."""
+        """Close the connections after the work of `see_through` is done. A later call opens new ones."""
         while left := [future for process, future in list(self._unfinished) if process == os.getpid()]:
-            await asyncio.gather(*map(wait_for, left), return_exceptions=True)  # who began them is told
+            await asyncio.gather(*map(wait_for, left), return_exceptions=True)  # their callers get the errors
         made = self._made.pop(os.getpid(), None)
         if made is not None:
             with contextlib.suppress(Exception):
@@ -164,13 +164,13 @@ class Client:
 
 
 def close_all() -> Sequence[concurrent.futures.Future[None]]:
-    """At the end of the program: begin to close what backends left open that nobody closed."""
+    """At the end of the program: start to close the clients of backends that were not closed."""
     made = [client._made.pop(os.getpid(), None) for client in list(_living)]  # noqa: SLF001 - its own module
     return [get_loop().begin(_close(each)) for each in made if each is not None]
 
 
 def _close_forgotten(client: Any, process: int) -> None:
-    """Nobody has the backend any more."""
+    """Close the client of a backend that was garbage collected."""
     if os.getpid() == process and not sys.is_finalizing():
         get_loop().begin(_close(client))
 

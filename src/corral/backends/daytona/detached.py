@@ -1,4 +1,4 @@
-"""Detached programs: the service records them, in one session of its own for each."""
+"""Detached programs: each runs in its own session of the service, which records its output."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ async def start(remote: Remote, spec: Spec, command: Command, **options: Unpack[
 
 
 async def follow_one(remote: Remote, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-    """As `Backend` says."""
+    """As `Backend.follow_detached`."""
     program = choose(await list_all(remote), sandbox_id, number)
-    told = 0
+    sent = 0
     while True:
         data = await _read(remote, program)
-        if len(data) > told:
-            yield data[told:]
-            told = len(data)
+        if len(data) > sent:
+            yield data[sent:]
+            sent = len(data)
         if not (follow and program.running):
             return
         await asyncio.sleep(_LOOK_SECONDS)
@@ -71,7 +71,7 @@ async def follow_one(remote: Remote, sandbox_id: str, number: int | None, *, fol
 
 
 async def list_all(remote: Remote) -> list[_Found]:
-    """As `Backend` says."""
+    """As `Backend.list_detached`."""
     sessions = await remote.call(lambda box: box.process.list_sessions(), op="logs", safe=True)
     found = []
     for session in sessions:

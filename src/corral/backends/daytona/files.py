@@ -1,4 +1,4 @@
-"""The files of a sandbox: by the agent's own operations, and what is large by the service's transfers."""
+"""The files of a sandbox: by the agent's operations, and large ones by the service's transfers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 LARGE_BYTES = 4 * 1024 * 1024
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./ @+,=~-]{1,1024}")
-"""Paths that every client and server writes and reads alike. Those of other files go over the channel."""
+"""Paths that every client and server encodes alike. Files with other paths go over the channel."""
 
 
 class DaytonaFiles(TaskFiles):
@@ -46,10 +46,10 @@ class DaytonaFiles(TaskFiles):
         stream = await self._transfer(begin, path=target, op="read")
         try:
             while size > 0 and (piece := await self._transfer(lambda _: _next(stream), path=target, op="read")):
-                yield piece[:size]  # of a file that grows, as much as there was
+                yield piece[:size]  # of a growing file, only its size at the start
                 size -= len(piece)
         finally:
-            with contextlib.suppress(Exception):  # nobody reads on
+            with contextlib.suppress(Exception):  # the rest is not needed
                 await get_loop().finish(_close(stream))
 
     # Writing.
@@ -92,7 +92,7 @@ class DaytonaFiles(TaskFiles):
             await source.close()
 
     async def _transfer(self, work: Callable[[Any], Awaitable[T]], *, path: str, op: str) -> T:
-        """Of what the service refuses here, a missing file is not a missing sandbox."""
+        """Call the SDK for a transfer. Here a 404 is a missing file, unless the sandbox is gone too."""
         self._guard()
 
         async def ask() -> T:
@@ -110,7 +110,7 @@ class DaytonaFiles(TaskFiles):
 
 
 def _may_transfer(path: str) -> bool:
-    """Whether the service may be asked for it by its name: it follows links, also those that must not be followed."""
+    """True if the service may transfer it by its path: it follows every link, also those that must not be followed."""
     return _PLAIN_PATH.fullmatch(path) is not None and not isinstance(path, FollowedPath)
 
 
@@ -119,7 +119,7 @@ async def _when(known: Awaitable[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
-    """The next piece that is one; None at the end."""
+    """The next piece that is not empty; None at the end."""
     async for piece in stream:
         if piece:
             return piece
@@ -133,7 +133,7 @@ async def _close(stream: AsyncIterator[bytes]) -> None:
 
 
 class _Lent:
-    """A stream of the caller's event loop, to be read on ours."""
+    """A stream of the caller's event loop, read on ours."""
 
     def __init__(self, stream: AsyncIterable[bytes]) -> None:
         self._stream = aiter(stream)
@@ -153,7 +153,7 @@ class _Lent:
         return None if self._closed else await _next(self._stream)
 
     async def close(self) -> None:
-        """On the caller's loop: whatever its owner was asked for last is no longer wanted."""
+        """Stop reading, and close the stream. On the caller's loop."""
         self._closed = True
         if self._pulling is not None:
             self._pulling.cancel()

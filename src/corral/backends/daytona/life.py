@@ -1,7 +1,7 @@
-"""What is written at the service about a sandbox: its labels, and how long it lives when nobody cares for it.
+"""What the service stores about a sandbox: its labels, and how long it lives without its owner.
 
-Whoever made a sandbox may be killed at any moment. So each one that is owned is ephemeral there: it stops after some
-minutes in which nobody used it, and a stopped one is deleted. While its owner lives, it says so now and then.
+The owner of a sandbox may be killed at any moment. So an owned sandbox is ephemeral on the service: it stops after some
+minutes without use, and is deleted when it stops. While the owner lives, it refreshes the sandbox now and then.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, HOME, Lifetime, Spec
 
 PREFIX = "corral."
-OWNED, OWNER, NAME, WISH, DEADLINE = (PREFIX + word for word in ("owned", "owner", "name", "wish", "deadline"))
+OWNED, OWNER, NAME, DEADLINE = (PREFIX + word for word in ("owned", "owner", "name", "deadline"))
+OPTIONS = PREFIX + "wish"
+"""Options of the spec, as JSON. The label is named as release 0.1 named it."""
 WORKDIR = PREFIX + "workdir"
-"""Told beside the wish, for a server that can make any folder while it makes a sandbox."""
+"""Beside the options, for a server that can create any folder while it creates the sandbox."""
 MARK = PREFIX + "making"
-"""By this, one whose making was not heard of again is found."""
+"""Finds a sandbox whose request was never answered."""
 OF_AN_OWNER = frozenset({OWNED, OWNER, MARK})
-"""What a detached one has not."""
+"""The labels that a detached sandbox does not have."""
 LANGUAGE = "code-toolbox-language"
 OWNER_MINUTES = 15
-"""So long an owned sandbox lives after its owner was killed."""
+"""How long an owned sandbox lives after its owner was killed."""
 KEEPALIVE_SECONDS = 240.0
 _TOKEN_NAME = "corral-token-"
 _SNAPSHOT_NAME = "corral-snapshot-"
@@ -46,40 +49,40 @@ _STATES: Mapping[str, SandboxState] = {
 }
 GONE = frozenset({"destroyed", "destroying"})
 RESTING = frozenset({"paused", "pausing", "resuming", "starting", "resizing", "snapshotting", "forking"})
-"""Nothing inside need answer."""
+"""States in which programs inside need not answer."""
 
 
 def token_name(token: str) -> str:
-    """The name of a sandbox that is made by a token: the service lets a name be taken once."""
+    """The name of a sandbox with a client token: the service lets a name be taken once."""
     return _TOKEN_NAME + hashlib.sha256(token.encode()).hexdigest()[:32]
 
 
 def snapshot_name(hexadecimal: str) -> str:
-    """The name of a snapshot that was given none."""
+    """The name of a snapshot that the caller did not name."""
     return _SNAPSHOT_NAME + hexadecimal
 
 
 def is_our_name(name: str) -> bool:
-    """Whether nobody but us chose it."""
+    """True for a name from `token_name` or `snapshot_name`."""
     return name.startswith((_TOKEN_NAME, _SNAPSHOT_NAME))
 
 
 def owned_labels(spec: Spec, deadline: float | None, *, mark: str) -> dict[str, str]:
-    """For a sandbox that ends with its owner."""
+    """The labels of an owned sandbox."""
     owner = f"{socket.gethostname()[:40]}:{os.getpid()}"
     return {**labels_of(spec, deadline), OWNED: "true", OWNER: owner, MARK: mark}
 
 
 def labels_of(spec: Spec, deadline: float | None, *, name: str | None = None) -> dict[str, str]:
-    """For one that is detached; with what is needed to make a spec of it again."""
-    wish: dict[str, Any] = {}
+    """The labels of a detached sandbox; `spec_of` restores the spec from them."""
+    options: dict[str, Any] = {}
     if spec.exec_timeout is not None:
-        wish["exec_timeout"] = spec.exec_timeout
+        options["exec_timeout"] = spec.exec_timeout
     if spec.output_limit_bytes != DEFAULT_OUTPUT_LIMIT_BYTES:
-        wish["output_limit_bytes"] = spec.output_limit_bytes
+        options["output_limit_bytes"] = spec.output_limit_bytes
     if spec.lifetime.idle_seconds is not None:
-        wish["idle_seconds"] = spec.lifetime.idle_seconds
-    labels = {LANGUAGE: "python", **spec.labels, WISH: json.dumps(wish)}
+        options["idle_seconds"] = spec.lifetime.idle_seconds
+    labels = {LANGUAGE: "python", **spec.labels, OPTIONS: json.dumps(options)}
     if spec.workdir != HOME:
         labels[WORKDIR] = spec.workdir
     if deadline is not None:
@@ -90,44 +93,42 @@ def labels_of(spec: Spec, deadline: float | None, *, name: str | None = None) ->
 
 
 def deadline_of(labels: Mapping[str, str]) -> float | None:
-    """When it ends, as Unix time."""
+    """The deadline of a sandbox, as Unix time."""
     with contextlib.suppress(ValueError):
         return float(labels[DEADLINE]) if DEADLINE in labels else None
     return None
 
 
 def user_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Those that a caller gave."""
+    """The labels that a caller gave."""
     return {key: value for key, value in labels.items() if not key.startswith(PREFIX) and key != LANGUAGE}
 
 
 def spec_of(remote: Any) -> Spec:
-    """The wish of a sandbox that somebody else may have made, from what the service says of it."""
+    """The spec of a sandbox, from what the service says about it; another program may have created it."""
     labels = dict(remote.labels or {})
-    wish: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):
-        told = json.loads(labels.get(WISH, "{}"))
-        if isinstance(told, dict):
-            wish = told
+    options: dict[str, Any] = {}
+    with contextlib.suppress(ValueError, TypeError):
+        options = dict(json.loads(labels.get(OPTIONS, "{}")))
     env = {name: value for name, value in (remote.env or {}).items() if not name.startswith("DAYTONA_")}
     deadline = deadline_of(labels)
     workdir = labels.get(WORKDIR, HOME)
     spec = Spec(env=env, labels=user_labels(labels), name=name_of(remote), workdir=workdir)
-    with contextlib.suppress(Exception):  # labels can be written by others
+    with contextlib.suppress(Exception):  # others can write labels
         spec = replace(
             spec,
-            exec_timeout=wish.get("exec_timeout"),
-            output_limit_bytes=wish.get("output_limit_bytes", DEFAULT_OUTPUT_LIMIT_BYTES),
+            exec_timeout=options.get("exec_timeout"),
+            output_limit_bytes=options.get("output_limit_bytes", DEFAULT_OUTPUT_LIMIT_BYTES),
             lifetime=Lifetime(
                 seconds=max(0.001, deadline - time.time()) if deadline is not None else None,
-                idle_seconds=wish.get("idle_seconds"),
+                idle_seconds=options.get("idle_seconds"),
             ),
         )
     return spec
 
 
 def name_of(remote: Any) -> str | None:
-    """The name that somebody gave it."""
+    """The name that a caller gave it."""
     label = (remote.labels or {}).get(NAME)
     if label:
         return str(label)
@@ -135,7 +136,7 @@ def name_of(remote: Any) -> str | None:
 
 
 def describe(remote: Any, *, backend: str) -> SandboxInfo:
-    """What a list says of it."""
+    """The `SandboxInfo` of a sandbox."""
     labels = remote.labels or {}
     deadline = deadline_of(labels)
     if deadline is None and getattr(remote, "auto_destroy_at", None):
@@ -152,20 +153,18 @@ def describe(remote: Any, *, backend: str) -> SandboxInfo:
 
 
 def state_of(remote: Any) -> str:
-    """The service's word for its state."""
+    """The service's name for its state."""
     state = remote.state
     return str(getattr(state, "value", state) or "")
 
 
 def is_owned(remote: Any) -> bool:
-    """Whether it is somebody's own, and not to be seen by others."""
+    """True for an owned sandbox, which only its owner may use."""
     return (remote.labels or {}).get(OWNED) == "true"
 
 
 def moment(text: object) -> float | None:
-    """Unix time from the service's."""
-    from datetime import datetime
-
+    """Unix time from a time of the service."""
     if isinstance(text, datetime):
         return text.timestamp()
     with contextlib.suppress(ValueError, TypeError):
@@ -174,5 +173,5 @@ def moment(text: object) -> float | None:
 
 
 def minutes(seconds: float) -> int:
-    """The service counts in minutes: one more, since whoever lives ends it to the moment."""
+    """Seconds as the service's whole minutes, and one more: the owner, if it lives, ends the sandbox in time."""
     return math.ceil(seconds / 60) + 1

@@ -1,7 +1,7 @@
 """The portal on which everything that talks to the service runs.
 
-The SDK's client belongs to the event loop it was made in, while our callers come from any number of them, leave theirs,
-and fork. So the client lives here, and they wait.
+The SDK's client belongs to the event loop that created it, while our callers use several event loops, end them, and
+fork. So the client lives here, and callers wait.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ def get_loop() -> Portal:
 
 
 def find_loop() -> Portal | None:
-    """The same, if there is one."""
+    """The same; None if it was never used."""
     return _thread.find()

@@ -1,4 +1,4 @@
-"""A sandbox as the service has it: the SDK's object for it, one per process, and what is asked of it."""
+"""A sandbox on the service: the SDK's object for it, one per process, and the calls to it."""
 
 from __future__ import annotations
 
@@ -23,29 +23,33 @@ T = TypeVar("T")
 
 
 class Remote:
-    """Its methods may be called from any thread and event loop, and after a fork."""
+    """A sandbox on the service. Any thread and event loop may use it, also after a fork."""
 
     def __init__(self, client: Client, sandbox_id: str, box: SdkSandbox | None = None) -> None:
         self.client = client
         self.id = sandbox_id
         self.gone = False
-        """It has ended: nobody needs to be asked any more."""
+        """The sandbox is known to have ended."""
+        self.deleted = False
+        """The service has confirmed that it is deleted."""
         self.oom_kills: int | None = None
-        self._deleted = False
         self._endings: dict[int, concurrent.futures.Future[None]] = {}
         self._boxes: dict[int, SdkSandbox] = {} if box is None else {os.getpid(): box}
         self.channels = Channels(self._open)
         """For use on our loop only."""
 
     def check(self, op: str) -> None:
-        """Raises: SandboxGoneError."""
+        """Raises: SandboxGoneError if it is known to have ended."""
         if self.gone:
-            raise SandboxGoneError("the sandbox has ended", sandbox_id=self.id, op=op, hint="make a new one")
+            raise self._gone_error(op)
+
+    def _gone_error(self, op: str) -> SandboxGoneError:
+        return SandboxGoneError("the sandbox has ended", sandbox_id=self.id, op=op, hint="make a new one")
 
     async def call(
         self, work: Callable[[SdkSandbox], Awaitable[T]], *, op: str, safe: bool = False, finish: bool = False
     ) -> T:
-        """Ask the service something about it. Raises: see `seam`."""
+        """Call the SDK for it. With `finish`, to its end even if the caller is cancelled. Raises: as `seam.mapped`."""
         self.check(op)
 
         async def ask() -> T:
@@ -61,15 +65,19 @@ class Remote:
             raise
 
     async def box(self) -> SdkSandbox:
+        """The SDK's object, which may be out of date. On our own loop. Raises: ServiceError."""
         box = self._boxes.get(os.getpid())
         if box is None:
-            sdk = await self.client.sdk()
-            box = await repeat(lambda: sdk.get(self.id), safe=True)
+            box = await self._fetch()
             self._boxes = {os.getpid(): box}
         return box
 
+    async def _fetch(self) -> SdkSandbox:
+        sdk = await self.client.sdk()
+        return await repeat(lambda: sdk.get(self.id), safe=True)
+
     async def look(self, op: str) -> SdkSandbox:
-        """What the service says of it now. Raises: SandboxGoneError."""
+        """The SDK's object, as the service knows it now. Raises: SandboxGoneError."""
         self.check(op)
         box = await self.client.call(lambda sdk: sdk.get(self.id), op=op, sandbox_id=self.id, safe=True)
         if life.state_of(box) in life.GONE:
@@ -78,33 +86,31 @@ class Remote:
         return box
 
     async def explain(self, op: str) -> CorralError:
-        """Why it does not answer."""
+        """The error that says why it does not answer."""
         try:
-            sdk = await self.client.sdk()
-            box = await repeat(lambda: sdk.get(self.id), safe=True)
-            error = state_error(life.state_of(box), sandbox_id=self.id, op=op) or lost_inside()
+            state = life.state_of(await self._fetch())
+            error = state_error(state, sandbox_id=self.id, op=op) or lost_inside()
         except ServiceError as refusal:
             if refusal.status != 404:
                 return BackendError(f"lost the connection to the service: {refusal.message}", sandbox_id=self.id, op=op)
-            error = SandboxGoneError("the sandbox has ended", sandbox_id=self.id, op=op, hint="make a new one")
+            error = self._gone_error(op)
         if type(error) is SandboxGoneError:
             self.gone = True
         return error
 
     async def _is_resting(self) -> bool:
-        """Whether nothing inside can answer now, so that its silence means nothing."""
+        """True if nothing inside can answer now, so that its silence means nothing."""
         try:
-            sdk = await self.client.sdk()
-            return life.state_of(await repeat(lambda: sdk.get(self.id), safe=True)) in life.RESTING
+            return life.state_of(await self._fetch()) in life.RESTING
         except ServiceError:
             return False
 
     async def measure(self, op: str) -> Any:
-        """What it uses now, and what the service says beside it."""
-        return await self.call(lambda box: box._system_api.get_system_metrics(), op=op, safe=True)  # noqa: SLF001 - the public call drops what it does not know
+        """The SDK's metrics of it."""
+        return await self.call(lambda box: box._system_api.get_system_metrics(), op=op, safe=True)  # noqa: SLF001 - the public call drops unknown fields
 
     async def was_out_of_memory(self) -> bool:
-        """Whether something was ended for want of memory since this was asked last. On `corral serve` only."""
+        """True if a program ran out of memory since the last call of this. On `corral serve` only."""
         with contextlib.suppress(CorralError):
             count = (await self.measure("exec")).additional_properties.get("oomKills")
             if isinstance(count, int):
@@ -121,7 +127,7 @@ class Remote:
         except TimeoutError as late:
             raise ServiceError(503, "the sandbox's terminal does not respond") from late
         except ServiceError as refusal:
-            # A refusal of the terminal may be a refusal of the sandbox, which its state tells better.
+            # If the sandbox itself is the reason, its state says more than the terminal's refusal.
             error = await self.explain("exec")
             if isinstance(error, BackendError) or type(error) is type(lost_inside()):
                 raise
@@ -129,26 +135,21 @@ class Remote:
         return channel
 
     async def let_go(self) -> None:
-        """Leave its programs to themselves."""
+        """Close the channel; its programs keep running."""
         await get_loop().finish(self.channels.let_go())
 
     # Its end.
 
     def end(self) -> concurrent.futures.Future[None]:
-        """Delete it; begun at once, whatever becomes of who waits for the future that this gives."""
+        """Start to delete it, even if the caller is cancelled; the future is done when it is deleted."""
         ending = self._endings.get(os.getpid())
         if ending is None or (ending.done() and ending.exception() is not None):
             ending = self.client.see_through(get_loop().begin(self._end()))
             self._endings = {os.getpid(): ending}
         return ending
 
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the service has been told, and has heard it."""
-        return self._deleted
-
     async def _end(self) -> None:
-        if self._deleted:
+        if self.deleted:
             return
 
         async def delete() -> None:
@@ -159,4 +160,4 @@ class Remote:
         except ServiceError as error:
             if error.status != 404:
                 raise
-        self.gone = self._deleted = True
+        self.gone = self.deleted = True

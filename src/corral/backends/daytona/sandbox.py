@@ -11,12 +11,12 @@ import time
 import weakref
 from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from corral.backends.daytona import life
 from corral.backends.daytona.files import DaytonaFiles
 from corral.backends.daytona.loop import get_loop
-from corral.backends.daytona.powers import CHANGE_SECONDS, KeepingBackend, change_limits, take_snapshot
+from corral.backends.daytona.powers import CHANGE_SECONDS, change_limits, take_snapshot
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.seam import ServiceError, mapped
 from corral.base.agent.process import AgentProcess, Task
@@ -37,7 +37,11 @@ from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
 from corral.spec import USER, LimitOptions, Resources, Spec, check_name, check_timeout, given_limits
 
+if TYPE_CHECKING:
+    from corral.backends.daytona.backend import DaytonaBackend
+
 NAME = "daytona"
+_LONGEST_TIMER_SECONDS = 86400.0
 
 log = logging.getLogger("corral.daytona")
 
@@ -47,21 +51,15 @@ class DaytonaSandbox(SandboxPrimitives):
 
     is_paused = False
     is_stopped = False
-    keeper: KeepingBackend | None = None
-    """Its maker, for a fork."""
 
     def __init__(
-        self,
-        remote: Remote,
-        spec: Spec,
-        *,
-        owned: bool,
-        deadline: float | None,
+        self, remote: Remote, spec: Spec, *, owned: bool, deadline: float | None, maker: DaytonaBackend
     ) -> None:
         super().__init__(sandbox_id=remote.id, spec=spec, backend=NAME)
         self._remote = remote
         self._owned = owned
         self._deadline = deadline
+        self._maker = maker
         self._made_by = os.getpid()
         self._processes: weakref.WeakSet[AgentProcess] = weakref.WeakSet()
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -70,7 +68,7 @@ class DaytonaSandbox(SandboxPrimitives):
             remote,
             self._spawn_files,
             workdir=spec.workdir,
-            guard=self._check_files,
+            guard=lambda: self._check("files"),
             disk_bytes=lambda: self.spec.resources.disk,
         )
         get_loop().loop.call_soon_threadsafe(self._arm)
@@ -85,29 +83,26 @@ class DaytonaSandbox(SandboxPrimitives):
         if self.is_paused:
             raise SandboxPausedError("the sandbox is paused", sandbox_id=self.id, op=op, hint="resume() it")
 
-    def _check_files(self) -> None:
-        self._check("files")
-
     @property
     def files(self) -> DaytonaFiles:
         return self._files
 
     @property
     def owned(self) -> bool:
-        """Whether it ends with us."""
+        """True if it ends with its owner."""
         return self._owned
 
     @property
     def is_left(self) -> bool:
-        """Whether it is ours to end, and is not deleted yet."""
-        return self._owned and not self._remote.is_deleted
+        """True if it is owned and not deleted yet."""
+        return self._owned and not self._remote.deleted
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether it was made here, and not by one that this was forked from."""
+        """True if this process created it, and not one that it was forked from."""
         return self._made_by == os.getpid()
 
-    # Time. On our own loop.
+    # Timers, on our own loop.
 
     def _arm(self) -> None:
         for timer in self._timers.values():
@@ -117,20 +112,20 @@ class DaytonaSandbox(SandboxPrimitives):
             return
         loop = get_loop().loop
         if self._deadline is not None:
-            left = min(max(0.0, self._deadline - time.time()), 86400.0)
-            self._timers["deadline"] = loop.call_later(left, self._look_at_deadline)
+            left = min(max(0.0, self._deadline - time.time()), _LONGEST_TIMER_SECONDS)
+            self._timers["deadline"] = loop.call_later(left, self._check_deadline)
         if self._owned:
-            self._timers["alive"] = loop.call_later(life.KEEPALIVE_SECONDS, self._say_alive)
+            self._timers["alive"] = loop.call_later(life.KEEPALIVE_SECONDS, self._keep_alive)
             if (idle := self.spec.lifetime.idle_seconds) is not None:
-                self._timers["idle"] = loop.call_later(min(idle, 86400.0), self._look_idle)
+                self._timers["idle"] = loop.call_later(min(idle, _LONGEST_TIMER_SECONDS), self._check_idle)
 
-    def _look_at_deadline(self) -> None:
+    def _check_deadline(self) -> None:
         if self._deadline is not None and self._deadline <= time.time():
-            self._expire()
+            self.end_now()
         else:
             self._arm()
 
-    def _look_idle(self) -> None:
+    def _check_idle(self) -> None:
         idle = self.spec.lifetime.idle_seconds
         if idle is None or self.closed:
             return
@@ -138,32 +133,23 @@ class DaytonaSandbox(SandboxPrimitives):
             self._last_use = time.monotonic()
         left = self._last_use + idle - time.monotonic()
         if left <= 0:
-            self._expire()
+            self.end_now()
         else:
-            self._timers["idle"] = get_loop().loop.call_later(min(left, 86400.0), self._look_idle)
+            self._timers["idle"] = get_loop().loop.call_later(min(left, _LONGEST_TIMER_SECONDS), self._check_idle)
 
-    def _say_alive(self) -> None:
-        async def say() -> None:
+    def _keep_alive(self) -> None:
+        async def refresh() -> None:
             with contextlib.suppress(CorralError):
                 await self._remote.call(lambda box: box.refresh_activity(), op="keepalive", safe=True)
 
         if not self.closed and not self._remote.gone:
-            get_loop().submit(say())
-            self._timers["alive"] = get_loop().loop.call_later(life.KEEPALIVE_SECONDS, self._say_alive)
+            get_loop().submit(refresh())
+            self._timers["alive"] = get_loop().loop.call_later(life.KEEPALIVE_SECONDS, self._keep_alive)
 
-    def _expire(self) -> None:
-        self._remote.gone = True
-        self._end_processes()
-        self._remote.end()
-
-    def _end_stopped(self) -> None:
-        """Its processes are gone, and whoever waits for one is told."""
+    def _end_processes(self, *why: str) -> None:
+        """Tell the callers that wait for a program that it is gone."""
         for process in list(self._processes):
-            process.end_gone("the sandbox was stopped while a program was running")
-
-    def _end_processes(self) -> None:
-        for process in list(self._processes):
-            process.end_gone()
+            process.end_gone(*why)
 
     # Running.
 
@@ -219,14 +205,13 @@ class DaytonaSandbox(SandboxPrimitives):
             await process.launch(self._remote.channels.here, self._remote.explain)
         return process
 
-    # The life of it.
+    # Life.
 
     def release(self) -> Awaitable[None]:
-        mine = self._made_by == os.getpid()
         with contextlib.suppress(RuntimeError):
             get_loop().loop.call_soon_threadsafe(self._arm)  # it is closed: that cancels the timers
-        if not mine:
-            return asyncio.sleep(0)  # in a forked child it is its parent's
+        if not self.is_of_this_process:
+            return asyncio.sleep(0)  # in a forked child it belongs to the parent
         if not self._owned:
             return self._remote.let_go()
         ending = self._remote.end()
@@ -246,14 +231,14 @@ class DaytonaSandbox(SandboxPrimitives):
             await asyncio.wrap_future(ending)
 
     def end_now(self) -> concurrent.futures.Future[None]:
-        """Begin to delete it, without waiting; from any thread. Gives the future of it."""
+        """Start to delete it, from any thread; the future is done when it is deleted."""
         ending = self._remote.end()
         self._remote.gone = True
         self._end_processes()
         return ending
 
     async def is_alive(self) -> bool:
-        """Whether it is there and runs."""
+        """True if it is running."""
         try:
             return life.state_of(await self._remote.look("ping")) == "started"
         except SandboxGoneError:
@@ -280,8 +265,7 @@ class DaytonaSandbox(SandboxPrimitives):
             return self.id
         name = name or self.spec.name
         if name is not None:
-            assert self.keeper is not None  # given by the backend that made this handle
-            await self.keeper.ensure_free(name, self.id)
+            await self._maker.ensure_free(name, self.id)
         if lifetime_seconds is not None:
             self._deadline = time.time() + lifetime_seconds
         self.spec = replace(self.spec, name=name)
@@ -289,29 +273,28 @@ class DaytonaSandbox(SandboxPrimitives):
         left = self._deadline - time.time() if self._deadline is not None else None
         idle = self.spec.lifetime.idle_seconds
 
-        async def keep(box: object) -> None:
-            # The label comes last: as long as it says that it is owned, it ends with its owner.
-            await box.set_auto_delete_interval(-1)  # type: ignore[attr-defined]
-            await box.set_autostop_interval(0 if idle is None else life.minutes(idle))  # type: ignore[attr-defined]
+        async def keep(box: Any) -> None:
+            # The labels come last: while they say that it is owned, it ends with its owner.
+            await box.set_auto_delete_interval(-1)
+            await box.set_autostop_interval(0 if idle is None else life.minutes(idle))
             if left is not None:
-                await box.set_ttl(life.minutes(max(0.0, left)))  # type: ignore[attr-defined]
-            others = {key: value for key, value in (box.labels or {}).items() if key not in life.OF_AN_OWNER}  # type: ignore[attr-defined]
-            await box.set_labels({**others, **labels})  # type: ignore[attr-defined]
+                await box.set_ttl(life.minutes(max(0.0, left)))
+            others = {key: value for key, value in (box.labels or {}).items() if key not in life.OF_AN_OWNER}
+            await box.set_labels({**others, **labels})
 
         await self._remote.call(keep, op="detach", safe=True, finish=True)
         self._owned = False
         get_loop().loop.call_soon_threadsafe(self._arm)
         return self.id
 
-    # Other powers, by the service's own calls.
+    # Powers, by the service's own calls.
 
     async def snapshot(self, name: str | None = None) -> str:
         check_name(name)
         return await take_snapshot(self._remote, name)
 
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
-        assert self.keeper is not None  # given by the backend that made this handle
-        return AsyncSandbox.around(await self.keeper.make_fork(self._remote, self.spec, spec), event="created")
+        return await self._maker.fork_remote(self._remote, self.spec, spec)
 
     async def stop(self) -> None:
         if self._owned:
@@ -319,7 +302,7 @@ class DaytonaSandbox(SandboxPrimitives):
         with contextlib.suppress(SandboxStoppedError):
             await self._remote.call(lambda box: box.stop(timeout=CHANGE_SECONDS), op="stop", finish=True)
         self.is_stopped = True
-        self._end_stopped()
+        self._end_processes("the sandbox was stopped while a program was running")
 
     async def pause(self) -> None:
         await self._remote.call(lambda box: box.pause(timeout=CHANGE_SECONDS), op="pause", finish=True)

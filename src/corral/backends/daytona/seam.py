@@ -1,7 +1,7 @@
-"""The seam: what the SDK raises becomes Corral's, here and nowhere else; and what may be tried again is tried again.
+"""The seam: errors of the SDK are translated into Corral's, only here; and calls are retried where that is safe.
 
-The SDK turns most of what goes wrong into `DaytonaError`, but not everywhere: `code_run` and some services let the
-exceptions of the generated client through, and a websocket those of aiohttp. All of them carry a status or none.
+The SDK turns most failures into `DaytonaError`, but not all: `code_run` and some services let the exceptions of the
+generated client through, and a websocket those of aiohttp. They may or may not carry a status.
 """
 
 from __future__ import annotations
@@ -35,20 +35,14 @@ _LONGEST_PAUSE_SECONDS = 20.0
 _TOO_MANY = 429
 _AGAIN = frozenset({502, 503, 504})
 _UNSENT = frozenset({"ClientConnectorError", "InvalidURL"})
-"""By name: they are of a package that the SDK uses, and we don't."""
+"""By name: they come from a package that the SDK uses, and we don't."""
 
 
 class ServiceError(Exception):
-    """A refusal of the service, read once: its status (None if there was no answer), its words, its headers."""
+    """An error of the service: its status (None without an answer), message and headers."""
 
     def __init__(
-        self,
-        status: int | None,
-        message: str,
-        *,
-        code: str | None = None,
-        headers: Any = None,
-        unsent: bool = False,
+        self, status: int | None, message: str, *, code: str | None = None, headers: Any = None, unsent: bool = False
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -56,13 +50,13 @@ class ServiceError(Exception):
         self.code = code
         self.headers: Mapping[str, Any] = dict(headers or {})
         self.unsent = unsent
-        """No connection came about, so nothing was asked for."""
+        """The connection failed, so no request was sent."""
         self.tries = 1
-        """How often it was asked for in all."""
+        """How many attempts were made."""
 
     @property
     def retry_after(self) -> float | None:
-        """How long the service wants us to wait, in seconds."""
+        """The `Retry-After` header, in seconds."""
         for name, value in self.headers.items():
             if name.lower() == "retry-after":
                 with contextlib.suppress(ValueError):
@@ -71,7 +65,7 @@ class ServiceError(Exception):
 
 
 def read(error: Exception) -> ServiceError:
-    """Whatever came out of the SDK, as a refusal."""
+    """An exception of the SDK, of whatever class, as a `ServiceError`."""
     if isinstance(error, ServiceError):
         return error
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
@@ -79,9 +73,9 @@ def read(error: Exception) -> ServiceError:
     body = getattr(error, "body", None)
     if isinstance(body, str | bytes):  # a raw exception of the generated client
         with contextlib.suppress(ValueError):
-            told = json.loads(body)
-            if isinstance(told, dict):
-                message, code = str(told.get("message") or message), told.get("code")
+            parsed = json.loads(body)
+            if isinstance(parsed, dict):
+                message, code = str(parsed.get("message") or message), parsed.get("code")
     return ServiceError(
         status if isinstance(status, int) and status >= 100 else None,
         message.strip() or type(error).__name__,
@@ -92,7 +86,7 @@ def read(error: Exception) -> ServiceError:
 
 
 def _was_never_sent(error: BaseException | None) -> bool:
-    """Whether it comes of a connection that could not be opened. The SDK keeps the causes of what it raises."""
+    """True if the connection could not be opened. The SDK keeps the causes of what it raises."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, ConnectionRefusedError) or any(kind.__name__ in _UNSENT for kind in type(error).__mro__):
@@ -104,7 +98,7 @@ def _was_never_sent(error: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def reading() -> Iterator[None]:
-    """Around every call into the SDK: what comes out is a `ServiceError`, or one of ours."""
+    """Around every call into the SDK: it raises a `ServiceError` or a `CorralError`."""
     try:
         yield
     except (CorralError, ServiceError):
@@ -115,7 +109,7 @@ def reading() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mapped(*, sandbox_id: str | None = None, op: str) -> Iterator[None]:
-    """Around a whole operation: a `ServiceError` becomes what our callers know."""
+    """Around a whole operation: a `ServiceError` becomes a `CorralError`."""
     try:
         yield
     except ServiceError as error:
@@ -123,7 +117,7 @@ def mapped(*, sandbox_id: str | None = None, op: str) -> Iterator[None]:
 
 
 def translate(error: ServiceError, *, sandbox_id: str | None, op: str) -> CorralError:
-    """The table."""
+    """The `CorralError` for a status of the service."""
     text, status = error.message, error.status
     where: dict[str, Any] = {"sandbox_id": sandbox_id, "op": op}
     if status == 404:
@@ -148,7 +142,7 @@ def translate(error: ServiceError, *, sandbox_id: str | None, op: str) -> Corral
 
 
 def state_error(state: str | None, *, sandbox_id: str, op: str) -> CorralError | None:
-    """What a sandbox's own state says about a call that failed; None if it runs."""
+    """The error that a sandbox's state is the reason for; None if it runs."""
     where: dict[str, Any] = {"sandbox_id": sandbox_id, "op": op}
     if state in ("started", "starting", "resizing", "snapshotting", "forking"):
         return None
@@ -164,9 +158,9 @@ def state_error(state: str | None, *, sandbox_id: str, op: str) -> CorralError |
 async def repeat(call: Callable[[], Awaitable[T]], *, safe: bool, first: bool = False) -> T:
     """Call the SDK, and again after a pause while the service is too busy.
 
-    429 is refused before anything is done, so any call may be repeated. A 502 to 504, or an answer that never came, may
-    hide work that was done: only a call that is `safe` to repeat is. `first`: nothing was ever heard of the service, so
-    that one that can't be connected to is not waited for; one that was there before may be starting again.
+    After a 429 any call may be repeated, because nothing was done. After a 502 to 504, or without an answer, the work
+    may have been done: only a call that is `safe` is repeated. `first`: the service has never answered, so a failed
+    connection is not retried; a service that has answered before may be restarting.
     """
     pause = _FIRST_PAUSE_SECONDS
     for attempt in range(1, _TRIES + 1):
@@ -180,9 +174,9 @@ async def repeat(call: Callable[[], Awaitable[T]], *, safe: bool, first: bool = 
             busy = error.status == _TOO_MANY or (safe and (error.status in _AGAIN or error.status is None))
             if not busy or attempt == _TRIES:
                 raise
-            wanted = error.retry_after if error.retry_after is not None else pause * random.uniform(0.7, 1.3)  # noqa: S311 - spreads callers, keeps no secret
-            if wanted > _LONGEST_PAUSE_SECONDS:
+            seconds = error.retry_after if error.retry_after is not None else pause * random.uniform(0.7, 1.3)  # noqa: S311 - spreads callers, keeps no secret
+            if seconds > _LONGEST_PAUSE_SECONDS:
                 raise
-        await asyncio.sleep(wanted)
+        await asyncio.sleep(seconds)
         pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
     raise AssertionError("unreachable")

@@ -1,10 +1,9 @@
-"""The way to the agent: one terminal of a sandbox, made raw.
+"""The transport to the agent: a terminal of the sandbox in raw mode.
 
-The service's own calls can't give what is promised here: `exec` merges the streams and waits for background children,
-a session's command takes no end of input and no bytes that are not text. A terminal's websocket is the one thing that
-carries bytes both ways. So one is opened per sandbox and process, and all programs share it. If the agent inside is
-ended by a program, or stopped so that it does not answer, the terminal is deleted, which ends everything that ran on
-it; the next call opens another.
+The service's own calls can't keep our contract: `exec` merges the streams and waits for background children, and a
+session's command has no end of input and takes only text. Only a terminal's websocket carries bytes both ways. So one
+is opened per sandbox and process, and all programs share it. If a program kills the agent inside, or stops it so that
+it does not answer, the terminal is deleted, which ends everything that ran on it; the next call opens another.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ _USUAL_PATH = "/opt/corral/bin:/opt/corral/python/bin:/usr/local/bin:/usr/bin:/b
 
 
 def _boot_line(token: str, size: int) -> str:
-    # The marks are put together inside, so that the echo of this line is not taken for them. One line, well below what
-    # a terminal takes; the agent itself follows when the terminal is raw.
+    # The marks are assembled inside, so that the echo of this line does not look like them. One line, well below the
+    # limit of a terminal; the agent's text follows when the terminal is raw.
     code = (
         f'import sys,tty;tty.setraw(0);sys.stdout.write("<"+"{token}>");sys.stdout.flush();'
         f'exec(compile(sys.stdin.buffer.read({size}),"corral","exec"),{{"__name__":"__main__"}})'
     )
     lacking = f'printf "<%s-no-python>" {token}; exit 9'
-    # The terminal's is a login shell, whose profile may have set another PATH than the service's own calls have. What
-    # it was started with is still to be read; without a /proc it is the profile's. Our own Python may be on either, or
-    # in a usual place, where whoever made the sandbox gave a PATH without it.
+    # The terminal runs a login shell, whose profile may have set another PATH than the service's own calls have. The
+    # original one is read from /proc; without /proc, the profile's is used. Our Python may be on either, or in a usual
+    # place if the sandbox was created with a PATH without it.
     given = '{ tr "\\n\\0" " \\n" </proc/$$/environ | sed -n "/^PATH=/{s///p;q;}"; } 2>/dev/null'
     find = f"$(command -v python3 || {{ PATH=$q:{_USUAL_PATH}; command -v python3; }})"
     words = (
@@ -50,7 +49,7 @@ def _boot_line(token: str, size: int) -> str:
 
 
 class Terminal:
-    """See `corral.base.agent.channel.Transport`."""
+    """A `corral.base.agent.channel.Transport` over the service's terminal."""
 
     slow = True
 
@@ -119,7 +118,7 @@ class Terminal:
 
 
 def lost_inside() -> ExecError:
-    """The sandbox runs, but what watched over its programs does not."""
+    """The error for a sandbox that runs, but whose agent does not."""
     return ExecError(
         "the process supervisor inside the sandbox was killed, and its programs with it",
         op="exec",
