@@ -1,6 +1,6 @@
 """Pydantic AI: the sandbox protocol, a toolset, and a workspace, on any backend.
 
-The sandbox classes need nothing of Pydantic AI; the toolset and the workspace do (`pip install 'corral[pydantic-ai]'`).
+The toolset and the workspace need Pydantic AI (`pip install 'corral[pydantic-ai]'`); the sandbox classes do not.
 Names are loaded when they are first used.
 """
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from corral.adapters.pydantic_ai.protocols import BackendProtocol as BackendProtocol
     from corral.adapters.pydantic_ai.protocols import BackgroundSandboxProtocol as BackgroundSandboxProtocol
     from corral.adapters.pydantic_ai.protocols import SandboxProtocol as SandboxProtocol
-    from corral.adapters.pydantic_ai.results import BackgroundHandle as BackgroundHandle
     from corral.adapters.pydantic_ai.results import BackgroundOutput as BackgroundOutput
-    from corral.adapters.pydantic_ai.results import BackgroundProcessInfo as BackgroundProcessInfo
     from corral.adapters.pydantic_ai.results import EditResult as EditResult
     from corral.adapters.pydantic_ai.results import ExecuteResponse as ExecuteResponse
     from corral.adapters.pydantic_ai.results import FileInfo as FileInfo
@@ -53,6 +51,8 @@ if TYPE_CHECKING:
     from corral.adapters.pydantic_ai.toolset import CorralToolset as CorralToolset
     from corral.adapters.pydantic_ai.toolset import create_console_toolset as create_console_toolset
     from corral.adapters.pydantic_ai.workspace import CorralWorkspace as CorralWorkspace
+    from corral.tools.background import BackgroundHandle as BackgroundHandle
+    from corral.tools.background import BackgroundProcessInfo as BackgroundProcessInfo
     from corral.tools.hashline import apply_hashline_edit as apply_hashline_edit
     from corral.tools.hashline import apply_hashline_edit_with_summary as apply_hashline_edit_with_summary
     from corral.tools.hashline import format_hashline_output as format_hashline_output
@@ -67,10 +67,7 @@ else:
                 "AsyncBackendProtocol AsyncBackgroundSandboxProtocol AsyncSandboxProtocol BackendProtocol "
                 "BackgroundSandboxProtocol SandboxProtocol"
             ),
-            ".results": (
-                "BackgroundHandle BackgroundOutput BackgroundProcessInfo EditResult ExecuteResponse FileInfo "
-                "GrepMatch WriteResult"
-            ),
+            ".results": "BackgroundOutput EditResult ExecuteResponse FileInfo GrepMatch WriteResult",
             ".rules": (
                 "DANGEROUS_COMMANDS DEFAULT_RULESET PERMISSIVE_RULESET READONLY_RULESET SECRETS_PATTERNS "
                 "STRICT_RULESET SYSTEM_PATTERNS OperationPermissions PermissionAskError PermissionChecker "
@@ -83,6 +80,7 @@ else:
             ".sync": "CorralSandbox",
             ".toolset": "CorralToolset create_console_toolset",
             ".workspace": "CorralWorkspace",
+            "corral.tools.background": "BackgroundHandle BackgroundProcessInfo",
             "corral.tools.hashline": (
                 "apply_hashline_edit apply_hashline_edit_with_summary format_hashline_output line_hash"
             ),

@@ -1,4 +1,4 @@
-"""Capabilities: the console tools, and workspaces, as one line in an agent's list."""
+"""Capabilities for agents: the console tools, and workspaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset
 from corral.adapters.pydantic_ai.source import AnySource
 from corral.adapters.pydantic_ai.toolset import CorralToolset, EditFormat
-from corral.adapters.pydantic_ai.workspace import CorralWorkspace, parse_ref
+from corral.adapters.pydantic_ai.workspace import CorralWorkspace
 from corral.protocol import Backend
 from corral.spec import Spec
 from corral.tools.permission import Permissions
@@ -22,7 +22,7 @@ from corral.tools.permission import Permissions
 
 @dataclass
 class ConsoleCapability(AbstractCapability[Any]):
-    """The console tools for an agent; everything given here holds for each of them."""
+    """The console tools for an agent. Arguments are those of `CorralToolset`."""
 
     include_execute: bool = True
     edit_format: EditFormat = "str_replace"
@@ -36,7 +36,7 @@ class ConsoleCapability(AbstractCapability[Any]):
     ask_fallback: AskFallback = "error"
 
     def get_toolset(self) -> AbstractToolset[Any]:
-        """The tools, as a toolset for an agent."""
+        """The toolset for an agent."""
         return CorralToolset(
             self.sandbox,
             include_execute=self.include_execute,
@@ -52,7 +52,7 @@ class ConsoleCapability(AbstractCapability[Any]):
 
 @dataclass
 class CorralWorkspaces(AbstractCapability[Any]):
-    """Gives every run a `CorralWorkspace`: a new one, or the one that its history or `workspace=` names."""
+    """Gives every run a `CorralWorkspace`: a new one, or the one named by its history or `workspace=`."""
 
     _: KW_ONLY
     backend: str | Backend = "embedded"
@@ -61,11 +61,7 @@ class CorralWorkspaces(AbstractCapability[Any]):
 
     def get_workspace(self, ctx: RunContext[Any], *, ref: WorkspaceRef | None) -> WorkspaceBackend | None:
         """The workspace of a run. None for a ref of another capability or backend."""
-        name = self.backend if isinstance(self.backend, str) else self.backend.name
-        if ref is not None:
-            try:
-                if parse_ref(ref)[0] != name:
-                    return None
-            except ValueError:
-                return None
-        return CorralWorkspace(ref, backend=self.backend, spec=self.spec, lifetime_seconds=self.lifetime_seconds)
+        try:
+            return CorralWorkspace(ref, backend=self.backend, spec=self.spec, lifetime_seconds=self.lifetime_seconds)
+        except ValueError:  # not our ref
+            return None

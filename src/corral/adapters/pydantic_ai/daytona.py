@@ -1,8 +1,8 @@
 """DaytonaSandbox: the known class, on Corral's Daytona backend; hosted, self-hosted, or `corral serve`.
 
-Its signature, results and messages are the known ones, and so is that failures are returned; `ExecuteResponse.gone` and
-`last_error` tell what a text can't. With a `sandbox_id` the same sandbox is found again, by any process, until `stop`;
-or until it was not opened for `lifetime_seconds` (default: a day; None: no limit).
+It has the known signature, results and messages, and returns failures; `ExecuteResponse.gone` and `last_error` say more
+than the text. With a `sandbox_id`, any process finds the same sandbox again until `stop`, or until it was not opened
+for `lifetime_seconds` (default: a day; None: no limit).
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from corral.adapters.pydantic_ai.opening import OwnBackend, SandboxRequest
+from corral.adapters.pydantic_ai.opening import SandboxRequest
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.sync import CorralSandbox
+from corral.backends.daytona import DaytonaBackend
 from corral.client.sync import derive_init
 from corral.image import Image
 from corral.spec import HOME, Lifetime, NetworkPolicy, Resources, make_spec
-
-if TYPE_CHECKING:
-    from corral.protocol import Backend
 
 NO_KEY = "Daytona API key is required. Pass api_key= or set DAYTONA_API_KEY."
 
 
 class AsyncDaytonaSandbox(AsyncCorralSandbox):
-    """The same for async callers, made at the first use: nothing blocks in the constructor."""
+    """A Daytona sandbox for async callers, created at the first use: the constructor does not block."""
 
     returns_failures = True
 
@@ -52,8 +50,7 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
         key = api_key or os.environ.get("DAYTONA_API_KEY")
         if not key:
             raise ValueError(NO_KEY)
-        options = {"api_key": key, "api_url": api_url, "target": target}
-        given = {name: value for name, value in options.items() if value is not None}
+        backend = DaytonaBackend(api_key=key, api_url=api_url, target=target)
         spec = make_spec(
             workdir=work_dir,
             snapshot=snapshot,
@@ -67,38 +64,29 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
                 idle_seconds=auto_stop_seconds,
             ),
         )
-        self._ask_for(
+        self._use(
             SandboxRequest(
-                OwnBackend(lambda: _open_backend(given)),
+                backend,
                 spec,
                 sandbox_id,
                 lifetime_seconds,
                 startup_timeout,
                 # Without `network`, the service decides: the hosted one allows all, `corral serve` nothing.
                 fallback_spec=replace(spec, network=NetworkPolicy()) if network is None else None,
-                too_late=self._make_late_error,
+                too_late=lambda seconds: RuntimeError(f"Daytona sandbox failed to start within {seconds:g} seconds"),
+                closes=backend,
             )
         )
-
-    @staticmethod
-    def _make_late_error(seconds: float) -> Exception:
-        return RuntimeError(f"Daytona sandbox failed to start within {seconds:g} seconds")
 
     def _say_what_is_left(self, shown: int, total: int | None) -> str:
         return "... (output truncated)"
 
 
 class DaytonaSandbox(CorralSandbox):
-    """A Daytona sandbox for plain code; it exists from the call on. The keyword-only parameters are ours."""
+    """A Daytona sandbox for sync code, created by the constructor. The keyword-only parameters are ours."""
 
     kind = AsyncDaytonaSandbox
 
     @derive_init(AsyncDaytonaSandbox)
     def __init__(self, target: AsyncDaytonaSandbox) -> None:
         self._adopt(target)
-
-
-def _open_backend(options: Mapping[str, str]) -> Backend:
-    from corral.backends.daytona import open_backend  # it brings the vendor's client
-
-    return open_backend(**options)

@@ -1,4 +1,4 @@
-"""The gate of a run: asks by a callback, or by an approval of Pydantic AI's, and refuses with a failed call."""
+"""The gate of a run: asks by a callback or by an approval of Pydantic AI, and refuses with a failed call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RunRules:
     ask_fallback: AskFallback = "error"
     hide_denied: bool = False
     shown: dict[str, str] = field(default_factory=dict, repr=False)
-    """Calls that wait for an approval → where their path led when it was asked for."""
+    """Calls that wait for an approval → the target of their path when the approval was requested."""
 
 
 class RunGate(Gate):
@@ -46,34 +46,34 @@ class RunGate(Gate):
 
     @property
     def follows(self) -> bool:
-        """Whether a path is followed to its end: an approval is for where it led."""
+        """True if links of a path are followed: an approval is for the target."""
         return self.permissions is not None or self._ctx.tool_call_approved
 
     async def enter(
         self, files: AsyncFiles, operation: Operation, path: str, *more: Operation, workdir: str
     ) -> Entered:
-        """The path to use. Raises: ToolFailed if it is denied; ApprovalRequired if a person must be asked."""
+        """The path to use. Raises: ToolFailed if it is denied; ApprovalRequired if a person must decide."""
         try:
             self._files = files
             entered = await super().enter(files, operation, path, *more, workdir=workdir)
         except SandboxFileError as error:
             if not self.follows:
                 raise
-            # Where it leads is not known, so no rule can allow it.
+            # Its target is unknown, so no rule can allow it.
             raise self.refuse(operation, path, quote(str(error))) from error
         if self._ctx.tool_call_approved and await self._name(path, entered.named, entered.path) != path:
             self._check_approved(operation, path, entered.path)
         return entered
 
     def _check_approved(self, operation: Operation, path: str, real: str) -> None:
-        """An approval was given to a name: refuse it where that is a link which led elsewhere. Raises: ToolFailed."""
+        """Refuse an approval of a link that led elsewhere when it was approved. Raises: ToolFailed."""
         metadata = self._ctx.tool_call_metadata
         told = metadata.get("target") if isinstance(metadata, dict) else None
         if (self._rules.shown.pop(self._ctx.tool_call_id or "", None) or told) != real:
             raise self.refuse(operation, path, f"it is a link, and leads to '{quote(real)}': name that file itself")
 
     async def _name(self, given: str, named: str, real: str) -> str:
-        """The path to show in a question: as it was given, unless a link leads elsewhere."""
+        """The path to show in a question: as given, or its target if a link leads elsewhere."""
         if real == named:
             return given
         assert self._files is not None, "a path was entered"
@@ -82,7 +82,7 @@ class RunGate(Gate):
         return given if posixpath.normpath(posixpath.join(root, below)) == real else real
 
     async def settle(self, question: Question) -> None:
-        """Ask, if the rule says so. Raises: ToolFailed, ApprovalRequired."""
+        """Apply the decision, and ask if it says so. Raises: ToolFailed, ApprovalRequired."""
         operation, given, note = question.operation, question.given, question.note
         if question.decision.action == "ask":
             if self._ctx.tool_call_approved:
@@ -98,11 +98,11 @@ class RunGate(Gate):
                     shown.pop(next(iter(shown)))
                 shown[self._ctx.tool_call_id or ""] = question.real
                 raise ApprovalRequired({"operation": operation, "target": target, "reason": note})
-        # A model is told of the name that it gave, not where a link leads that it may not follow.
+        # The model sees the name that it gave, not the target of a link that it may not follow.
         raise self.refuse(operation, given, note)
 
     async def make_view(self, box: AsyncSandbox, *, workdir: str) -> View:
-        """What a command may write and see. Raises: PolicyError."""
+        """The view that limits what a command may write and see. Raises: PolicyError."""
         if not self._rules.hide_denied or self.permissions is None:
             return View()
         try:
@@ -111,5 +111,5 @@ class RunGate(Gate):
             raise PolicyError(error.message, op="execute", hint=error.hint) from error
 
     def refuse(self, operation: Operation, given: str, why: str) -> Exception:
-        """A failed call."""
+        """The error for a denied operation."""
         return ToolFailed(f"Permission denied for {operation} on '{quote(given)}'{f': {why}' if why else ''}")

@@ -25,7 +25,7 @@ LIFETIME_SECONDS = 24 * 60 * 60.0
 _PAID = "daytona"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MADE = re.compile(r"s-[0-9a-f]{32}")
-"""The form of a name made from an id. An id of this form is hashed too, so that it can't reach another sandbox."""
+"""The form of a hashed id. An id of this form is hashed too, so that it can't name another sandbox."""
 
 
 class LazySandbox:
@@ -43,7 +43,7 @@ class LazySandbox:
 
     @classmethod
     def of(cls, box: AsyncSandbox) -> LazySandbox:
-        """One that is open already."""
+        """A sandbox that is open already."""
 
         async def give() -> AsyncSandbox:
             return box
@@ -55,12 +55,12 @@ class LazySandbox:
 
     @property
     def begun(self) -> bool:
-        """Whether the sandbox was requested."""
+        """True if the sandbox was requested."""
         return self._making is not None
 
     @property
     def box(self) -> AsyncSandbox | None:
-        """The sandbox, if it is there."""
+        """The sandbox; None if it is not created."""
         making = self._making
         if making is None or not making.done() or making.cancelled() or making.exception() is not None:
             return None
@@ -70,20 +70,20 @@ class LazySandbox:
         """The sandbox. If the caller is cancelled, creation goes on: other callers may wait for it."""
         with self._lock:
             if self._making is None or (self._making.done() and self.box is None):
-                # On the portal's loop, because the loop of the caller may end before this does.
+                # On the portal's loop, because the caller's loop may end earlier.
                 self._making = get_portal().submit(self._make())
             making = self._making
         return await wait_for(making)
 
     async def settle(self) -> AsyncSandbox | None:
-        """Wait for a creation that is under way; None if it was not requested, or failed."""
+        """Wait for a creation in progress; None if it was not requested, or failed."""
         if self._making is not None:
             ended = asyncio.gather(asyncio.wrap_future(self._making), return_exceptions=True)
             await asyncio.shield(ended)
         return self.box
 
     async def close(self) -> None:
-        """End an owned sandbox, or release a detached one, and close its backend if it has its own. Idempotent."""
+        """Delete an owned sandbox, or release a detached one, and call `finish`. Idempotent."""
         box = await self.settle()
         try:
             if box is not None:
@@ -92,41 +92,20 @@ class LazySandbox:
             if self._finish is not None:
                 await self._finish()
 
-    def forget(self) -> concurrent.futures.Future[AsyncSandbox] | None:
-        """Begin anew at the next `get`; gives what there was."""
+    def forget(self) -> None:
+        """Forget the sandbox: the next `get` calls `make` again."""
         with self._lock:
-            making, self._making = self._making, None
-        return making
+            self._making = None
 
 
 def let_go(lazy: LazySandbox) -> None:
-    """Close what was forgotten. Not waited for: the garbage collector may run on any thread."""
+    """Close a forgotten sandbox. Not waited for: the garbage collector may run on any thread."""
     if lazy.begun:
         get_portal().run_soon(lazy.close())
 
 
-class OwnBackend:
-    """A backend of one sandbox's own: opened when it is needed, closed with the sandbox."""
-
-    def __init__(self, opener: Callable[[], Backend]) -> None:
-        self._opener = opener
-        self._backend: Backend | None = None
-
-    def open(self) -> Backend:
-        """The backend."""
-        if self._backend is None:
-            self._backend = self._opener()
-        return self._backend
-
-    async def aclose(self) -> None:
-        """Close it, if it was opened. Idempotent."""
-        backend, self._backend = self._backend, None
-        if backend is not None:
-            await backend.aclose()
-
-
 async def find_sandbox(maker: Backend, wanted: str) -> AsyncSandbox:
-    """A detached sandbox by id or name; one that is stopped is started. Raises: SandboxGoneError."""
+    """A detached sandbox by id or name; a stopped one is started. Raises: SandboxGoneError."""
     try:
         return await maker.connect(wanted)
     except SandboxStoppedError as error:
@@ -137,7 +116,7 @@ async def find_sandbox(maker: Backend, wanted: str) -> AsyncSandbox:
 
 
 async def detach(box: AsyncSandbox, *, name: str | None = None, lifetime_seconds: float | None) -> None:
-    """Let a new sandbox outlive this process; if that fails, it is ended."""
+    """Detach a new sandbox; if that fails, it is deleted."""
     try:
         await box.detach(name=name, lifetime_seconds=lifetime_seconds)
     except BaseException:
@@ -156,17 +135,19 @@ def choose_spec(spec: Spec | None, spec_options: SpecOptions) -> Spec:
 class SandboxRequest:
     """How to create a sandbox. With a `sandbox_id`, an existing one is used, and a new one can be found again."""
 
-    backend: str | Backend | OwnBackend
+    backend: str | Backend
     spec: Spec
     sandbox_id: str | None = None
     lifetime_seconds: float | EllipsisType | None = ...
-    """Of one with a `sandbox_id`, from when it was last opened; see `choose_lifetime`."""
+    """The lifetime of a sandbox with a `sandbox_id` after it was last opened; see `choose_lifetime`."""
     startup_timeout: float | None = None
     fallback_spec: Spec | None = None
-    """What to request if the backend does not support `spec`."""
+    """The spec to use if the backend does not support `spec`."""
     too_late: Callable[[float], Exception] = lambda seconds: TimeoutError(
         f"the sandbox did not start within {seconds:g} seconds"
     )
+    closes: Backend | None = None
+    """A backend to close with the sandbox."""
 
     async def make(self) -> AsyncSandbox:
         """Find or create it. A creation that takes longer than `startup_timeout` is undone."""
@@ -181,12 +162,12 @@ class SandboxRequest:
             raise self.too_late(self.startup_timeout) from error
 
     async def finish(self) -> None:
-        """Close what belongs to the sandbox alone."""
-        if isinstance(self.backend, OwnBackend):
-            await self.backend.aclose()
+        """Close the backend, if only this sandbox uses it. Idempotent."""
+        if self.closes is not None:
+            await self.closes.aclose()
 
     async def _make(self) -> AsyncSandbox:
-        maker = self.backend.open() if isinstance(self.backend, OwnBackend) else get_backend(self.backend)
+        maker = get_backend(self.backend)
         if self.sandbox_id is None:
             return await self._create(maker, self.spec.labels)
         name = make_name(self.sandbox_id)
@@ -194,10 +175,10 @@ class SandboxRequest:
         try:
             found = await _find_named(maker, self.sandbox_id, name)
         except SandboxGoneError:
-            pass  # there is none yet
+            pass  # it is the first with this id
         else:
             if seconds is not None and maker.name == _PAID:
-                await found.detach(lifetime_seconds=seconds)  # its time begins anew
+                await found.detach(lifetime_seconds=seconds)  # its lifetime starts again
             return found
         box = await self._create(maker, {**self.spec.labels, "corral.session": self.sandbox_id})
         try:
@@ -225,9 +206,9 @@ async def _find_named(maker: Backend, wanted: str, name: str) -> AsyncSandbox:
 
 
 def choose_lifetime(given: float | EllipsisType | None, maker: Backend) -> float | None:
-    """How long a sandbox lives that is found again by its id: as given, None for no limit.
+    """The lifetime of a sandbox with a `sandbox_id`; None for no limit.
 
-    If nothing is given, there is no limit on your own machine, and the limit is a day on a paid service.
+    The default is no limit on your own machine, and a day on a paid service.
     """
     if not isinstance(given, EllipsisType):
         return given
@@ -235,7 +216,7 @@ def choose_lifetime(given: float | EllipsisType | None, maker: Backend) -> float
 
 
 def make_name(sandbox_id: str) -> str:
-    """A name that every backend takes, the same for the same id, and another for another."""
+    """A name for an id that every backend accepts; different ids have different names."""
     if _NAME.fullmatch(sandbox_id) and not _MADE.fullmatch(sandbox_id):
         return sandbox_id
     return f"s-{hashlib.sha256(sandbox_id.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"

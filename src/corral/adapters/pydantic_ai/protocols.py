@@ -1,21 +1,20 @@
-"""The known protocols, for annotations and `isinstance`: what a sandbox of plain code has, and one that is awaited."""
+"""The known protocols, sync and async, for annotations and `isinstance`."""
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
 from corral.adapters.pydantic_ai.results import (
-    BackgroundHandle,
     BackgroundOutput,
-    BackgroundProcessInfo,
     EditResult,
     ExecuteResponse,
     FileInfo,
     GrepMatch,
     WriteResult,
 )
+from corral.tools.background import BackgroundHandle, BackgroundProcessInfo
 
-# ruff: noqa: FBT001, FBT002 - the known signatures; what each does is said by the classes that have them
+# ruff: noqa: FBT001, FBT002 - the known signatures; the classes that implement them have the docstrings
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""What the sandbox classes give back: the known names and fields, and everything more in further attributes."""
+"""The results of the sandbox classes: the known names and fields, and ours in further attributes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,14 @@ from typing import NotRequired, TypedDict, TypeVar
 from corral.errors import EditError, SandboxClosedError, SandboxGoneError
 from corral.results import EndReason, ExecResult
 from corral.results import FileInfo as CoreFileInfo
-from corral.tools.background import BackgroundHandle, BackgroundProcessInfo
-
-__all__ = [
-    "BackgroundHandle",
-    "BackgroundOutput",
-    "BackgroundProcessInfo",
-    "EditResult",
-    "ExecuteResponse",
-    "FileInfo",
-    "GrepMatch",
-    "WriteResult",
-]
+from corral.tools.reading import Window
 
 MAX_OUTPUT_CHARS = 100_000
 T = TypeVar("T")
 
 
 class FileInfo(TypedDict):
-    """One entry of a folder. A link is told by what it leads to."""
+    """One entry of a folder. A link is described by its target."""
 
     name: str
     path: str
@@ -38,7 +27,7 @@ class FileInfo(TypedDict):
 
 
 class GrepMatch(TypedDict):
-    """One line that matches."""
+    """One matching line."""
 
     path: str
     line_number: int
@@ -46,7 +35,7 @@ class GrepMatch(TypedDict):
 
 
 class Found(list[T]):
-    """What a search found: a list, as the protocol wants it, that also knows whether it is all there is."""
+    """The matches of a search: a list, as in the protocol; `truncated` if there are more."""
 
     def __init__(self, items: Iterable[T] = (), *, truncated: bool = False) -> None:
         super().__init__(items)
@@ -55,9 +44,9 @@ class Found(list[T]):
 
 @dataclass(frozen=True, slots=True)
 class ExecuteResponse:
-    """How a command ended. `output` has both streams in order, at most 100 000 characters of them.
+    """The result of a command. `output` has both streams in order, at most 100 000 characters.
 
-    What is beyond the three known fields does not count when two responses are compared.
+    Only the three known fields count when two responses are compared.
     """
 
     output: str
@@ -69,22 +58,22 @@ class ExecuteResponse:
     """Why the program ended; None if no program was run."""
     duration_seconds: float = field(default=0.0, compare=False)
     error: Exception | None = field(default=None, compare=False)
-    """Why no program was run, or its end is not known: then `output` is not a program's."""
+    """Why no program was run, or its end is unknown: then `output` is not a program's."""
 
     @property
     def timed_out(self) -> bool:
-        """Whether time ran out."""
+        """True if the command timed out."""
         return self.reason == "timeout"
 
     @property
     def gone(self) -> bool:
-        """Whether the sandbox has ended, so that no further command can run."""
-        return is_gone(self.error)
+        """True if the sandbox has ended, so that no further command can run."""
+        return isinstance(self.error, SandboxGoneError | SandboxClosedError)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What became of a write: `error` says why not."""
+    """The result of a write; `error` is None on success."""
 
     path: str | None = None
     error: str | None = None
@@ -93,7 +82,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True)
 class EditResult:
-    """What became of an edit: `error` says why not, `occurrences` how often the text was replaced."""
+    """The result of an edit; `error` is None on success, `occurrences` the number of replacements."""
 
     path: str | None = None
     error: str | None = None
@@ -105,7 +94,7 @@ class EditResult:
 
 @dataclass(frozen=True, slots=True)
 class BackgroundOutput:
-    """What a background command has printed since the last reading, and whether it still runs."""
+    """The output of a background command since the last reading, and whether it still runs."""
 
     shell_id: str
     stdout: str
@@ -115,25 +104,20 @@ class BackgroundOutput:
     output: str = field(default="", compare=False)
     """Both streams, in order."""
     waiting: bool = field(default=False, compare=False)
-    """Whether there is more to read already."""
+    """True if more output can be read at once."""
     lost_bytes: int = field(default=0, compare=False)
     """About how much was dropped because it was not read in time."""
     error: Exception | None = field(default=None, compare=False)
-    """Why nothing could be read; then `stderr` says it."""
+    """Why nothing could be read; `stderr` has its text."""
 
 
 def is_truncated(found: object) -> bool:
-    """Whether a search found more than it gives."""
+    """True if a search found more than it returned."""
     return isinstance(found, Found) and found.truncated
 
 
-def is_gone(error: Exception | None) -> bool:
-    """Whether an error means that the sandbox has ended."""
-    return isinstance(error, SandboxGoneError | SandboxClosedError)
-
-
 def narrow_result(result: ExecResult, *, timeout: float) -> ExecuteResponse:
-    """The known type from all that is known of a program's end. Out of time is 124, with what was printed till then."""
+    """An `ExecResult` as the known type. After a timeout, the exit code is 124 and the output has what was printed."""
     output = result.output
     cut = len(output) > MAX_OUTPUT_CHARS
     output = output[:MAX_OUTPUT_CHARS]
@@ -152,7 +136,7 @@ def narrow_result(result: ExecResult, *, timeout: float) -> ExecuteResponse:
 
 
 def describe_file(info: CoreFileInfo, real: CoreFileInfo) -> FileInfo:
-    """The known type for an entry, and what it leads to if it is a link."""
+    """An entry as the known type; `real` is the target of a link, otherwise the entry."""
     return FileInfo(
         name=info.name,
         path=info.path,
@@ -162,13 +146,22 @@ def describe_file(info: CoreFileInfo, real: CoreFileInfo) -> FileInfo:
     )
 
 
+def describe_window_error(window: Window, path: str, offset: int) -> str | None:
+    """The known message for a file without lines to show; None if there are some."""
+    if window.binary:
+        return f"File '{path}' is not a text"
+    if not window.lines and offset > 0:
+        return f"Offset {offset} exceeds file length ({window.total} lines)"
+    return None
+
+
 def as_text(line: str) -> str:
-    """What is not UTF-8 becomes U+FFFD."""
+    """Text in which invalid UTF-8 becomes U+FFFD."""
     return line.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def describe_edit_error(error: EditError, old: str) -> str:
-    """The known text for an edit that failed."""
+    """The known message for a failed edit."""
     if not old:
         return "Failed to edit file: the text to replace is empty"
     if not error.count:

@@ -1,4 +1,4 @@
-"""The known names of permission rules, and `PermissionChecker`, which asks them. Nothing here needs Pydantic AI."""
+"""Permission rules under the known names, and `PermissionChecker`. Nothing here needs Pydantic AI."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from corral.tools.permission import (
 )
 
 AskCallback = Callable[[Operation, str, str], Awaitable[bool] | bool]
-"""Is given the operation, the path or command, and why it is asked; gives whether it may be done."""
+"""Called with the operation, the path or command, and the reason; returns True to allow it."""
 
 AskFallback = Literal["error", "deny"]
-"""What `ask` means without a callback: Pydantic AI asks for an approval, or the operation is denied."""
+"""What `ask` means without a callback: an approval of Pydantic AI is required, or the operation is denied."""
 
 SECRETS_PATTERNS = list(SECRETS)
 SYSTEM_PATTERNS = list(SYSTEM)
@@ -36,7 +36,7 @@ DANGEROUS_COMMANDS = list(DANGEROUS)
 
 @dataclass(frozen=True, slots=True)
 class PermissionRule:
-    """One pattern and what it decides."""
+    """A pattern and its action."""
 
     pattern: str
     action: Action
@@ -65,7 +65,7 @@ class PermissionRuleset:
     ls: OperationPermissions | None = None
 
     def get_operation_permissions(self, operation: Operation) -> OperationPermissions:
-        """The rules of one operation; where it has none, the default is all of them."""
+        """The rules of one operation, or its default action if it has no rules."""
         found: OperationPermissions | None = getattr(self, operation)
         return found if found is not None else OperationPermissions(self.default)
 
@@ -81,9 +81,8 @@ def as_permissions(rules: Permissions | PermissionRuleset) -> Permissions:
 def _as_rules(given: OperationPermissions | None) -> OperationRules | None:
     if given is None:
         return None
-    return OperationRules(
-        given.default, tuple(Rule(rule.pattern, rule.action, rule.description) for rule in given.rules)
-    )
+    rules = tuple(Rule(rule.pattern, rule.action, rule.description) for rule in given.rules)
+    return OperationRules(given.default, rules)
 
 
 def _as_ruleset(permissions: Permissions) -> PermissionRuleset:
@@ -91,9 +90,12 @@ def _as_ruleset(permissions: Permissions) -> PermissionRuleset:
     for name in OPERATIONS:
         rules = permissions.rules_of(name)
         if rules is not None:
-            known = [PermissionRule(rule.pattern, rule.action, rule.note) for rule in rules.rules]
-            own[name] = OperationPermissions(rules.default, known)
+            own[name] = OperationPermissions(rules.default, [_as_known(rule) for rule in rules.rules])
     return PermissionRuleset(default=permissions.default, **own)
+
+
+def _as_known(rule: Rule) -> PermissionRule:
+    return PermissionRule(rule.pattern, rule.action, rule.note)
 
 
 DEFAULT_RULESET = _as_ruleset(DEFAULT)
@@ -114,7 +116,7 @@ def create_ruleset(
     allow_ls: bool = True,
     deny_secrets: bool = True,
 ) -> PermissionRuleset:
-    """Rules from a few answers: what is not allowed falls to `default`, and secrets are denied."""
+    """Rules from flags: operations that are not allowed get the `default` action, and secrets are denied."""
     secrets = (
         [PermissionRule(pattern, "deny", "Protect sensitive files") for pattern in SECRETS] if deny_secrets else []
     )
@@ -135,7 +137,7 @@ def create_ruleset(
 
 
 class PermissionAskError(Exception):
-    """The rules say to ask, and there is no callback to ask."""
+    """The rules say "ask", and there is no callback."""
 
     def __init__(self, operation: Operation, target: str, reason: str = "") -> None:
         self.operation = operation
@@ -161,9 +163,9 @@ class PermissionDeniedError(Exception):
 
 
 class PermissionChecker:
-    """Asks a ruleset about an operation and a path or command; the first rule that matches decides.
+    """Checks operations on paths and commands against a ruleset; the first rule that matches decides.
 
-    A target is compared as it is given. The tools of `CorralToolset` ask besides for where a path really leads.
+    The target is compared as given. The tools of `CorralToolset` also check the target of links.
     """
 
     def __init__(
@@ -185,21 +187,21 @@ class PermissionChecker:
         return self._ruleset
 
     def check_sync(self, operation: Operation, target: str) -> Action:
-        """The action that the rules decide. The callback is not called."""
+        """The action according to the rules, without calling the callback."""
         return self._permissions.decide(operation, target).action
 
     async def check(self, operation: Operation, target: str, reason: str = "") -> bool:
-        """True if it may be done; asks where the rules say so.
+        """True if the operation is allowed; calls the callback if the rules say "ask".
 
         Raises:
-            PermissionDeniedError: it may not.
+            PermissionDeniedError: it is denied.
             PermissionAskError: there is no callback, and `ask_fallback` is "error".
         """
         decision = self._permissions.decide(operation, target)
         if decision.action == "allow":
             return True
         if decision.action == "deny":
-            raise PermissionDeniedError(operation, target, _as_known(decision.rule))
+            raise PermissionDeniedError(operation, target, _as_known(decision.rule) if decision.rule else None)
         if self._ask_callback is not None:
             answer = self._ask_callback(operation, target, reason)
             if await answer if inspect.isawaitable(answer) else answer:
@@ -209,21 +211,17 @@ class PermissionChecker:
         raise PermissionDeniedError(operation, target)
 
     def is_allowed(self, operation: Operation, target: str) -> bool:
-        """Whether it may be done without asking."""
+        """True if it is allowed without asking."""
         return self.check_sync(operation, target) == "allow"
 
     def is_denied(self, operation: Operation, target: str) -> bool:
-        """Whether it may not be done at all."""
+        """True if it is denied."""
         return self.check_sync(operation, target) == "deny"
 
     def requires_approval(self, operation: Operation, target: str) -> bool:
-        """Whether the callback must be asked."""
+        """True if the callback must decide."""
         return self.check_sync(operation, target) == "ask"
 
 
 def _describe(what: str, operation: Operation, target: str, reason: str) -> str:
     return f"{what} for {operation} on '{target}'{f': {reason}' if reason else ''}"
-
-
-def _as_known(rule: Rule | None) -> PermissionRule | None:
-    return None if rule is None else PermissionRule(rule.pattern, rule.action, rule.note)

@@ -1,4 +1,4 @@
-"""RuntimeConfig: what a session's sandbox starts from, under the known name; and the known ready-made ones."""
+"""RuntimeConfig: what a session's sandbox starts from, under the known name; and the known built-in ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _INSTALL = {"npm": "npm install -g", "cargo": "cargo install"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeConfig:
-    """With neither `image` nor `base_image` it needs no image: Python packages are laid under the sandbox.
+    """The image, packages and setup of a sandbox. Without `image` and `base_image`, Python packages need no image.
 
-    `image` is taken as it is; upon `base_image` an image is built, on backends that can. `setup_commands` are run
-    while it is built, else in each new sandbox. Images are always kept for next time, whatever `cache_image` says.
+    `image` is used unchanged; from `base_image` an image is built, on backends that can. `setup_commands` run during
+    that build, otherwise in each new sandbox. Images are always cached; `cache_image` has no effect.
     """
 
     name: str
@@ -48,7 +48,7 @@ class RuntimeConfig:
 
     @property
     def late_commands(self) -> tuple[str, ...]:
-        """What is left to run in a new sandbox."""
+        """The setup commands to run in each new sandbox."""
         built = self.image is None and self.base_image is not None
         return () if built else tuple(self.setup_commands)
 
@@ -70,7 +70,7 @@ class RuntimeConfig:
 
 
 def _quote(package: str) -> str:
-    """For npm and cargo, in an image. `@scope/name` and addresses are theirs; an option is not a package."""
+    """A package for npm or cargo, which accept `@scope/name` and URLs. Raises: SpecError for an option."""
     if not isinstance(package, str) or not package or package.startswith("-") or not package.isprintable():
         raise SpecError(f"{package!r} is not a package name", hint="write it as on the command line: 'react@19'")
     return shlex.quote(package)
@@ -103,7 +103,7 @@ BUILTIN_RUNTIMES = {
 
 
 def get_runtime(runtime: RuntimeConfig | str) -> RuntimeConfig:
-    """One by its name. Raises: KeyError, which says which there are."""
+    """A built-in runtime by its name. Raises: KeyError, which lists the names."""
     if isinstance(runtime, RuntimeConfig):
         return runtime
     if runtime not in BUILTIN_RUNTIMES:

@@ -1,8 +1,8 @@
 """AsyncCorralSandbox: a sandbox in the terms of Pydantic AI's sandbox protocol, on any backend.
 
-What a command or a file operation does wrong is returned, as the protocol wants it: `ExecuteResponse`, `.error`, a text
-that begins with "Error: ". A sandbox that is gone is raised, because a model must not take it for a program's output.
-Each error that is returned is also kept in `last_error` and logged with the sandbox's id.
+Failures of commands and file operations are returned, as the protocol requires: as `ExecuteResponse`, in `.error`, or
+as text that begins with "Error: ". A sandbox that is gone is raised, because a model must not take that for a program's
+output. Each returned error is also kept in `last_error` and logged with the sandbox's id.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from typing import Any, Self, TypeVar, Unpack, cast
 from corral.adapters.pydantic_ai.opening import LazySandbox, SandboxRequest, choose_spec, let_go
 from corral.adapters.pydantic_ai.results import (
     MAX_OUTPUT_CHARS,
-    BackgroundHandle,
     BackgroundOutput,
-    BackgroundProcessInfo,
     EditResult,
     ExecuteResponse,
     FileInfo,
@@ -32,6 +30,7 @@ from corral.adapters.pydantic_ai.results import (
     as_text,
     describe_edit_error,
     describe_file,
+    describe_window_error,
     narrow_result,
 )
 from corral.base.command import bash_text
@@ -52,7 +51,16 @@ from corral.errors import (
 )
 from corral.protocol import Backend
 from corral.spec import HOME, Spec, SpecOptions
-from corral.tools.background import READ_BYTES, kill_shell, list_shells, read_shell, start_shell, write_shell
+from corral.tools.background import (
+    READ_BYTES,
+    BackgroundHandle,
+    BackgroundProcessInfo,
+    kill_shell,
+    list_shells,
+    read_shell,
+    start_shell,
+    write_shell,
+)
 from corral.tools.gate import Gate
 from corral.tools.hashline import LineChange
 from corral.tools.operations import FileOperations, follow_link
@@ -68,7 +76,7 @@ M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
 def _returns(tell: Callable[[CorralError], Any]) -> Callable[[M], M]:
-    """The seam between our errors and the protocol: what a method raises, it returns in the form that `tell` gives."""
+    """The seam between our errors and the protocol: instead of raising an error, the method returns `tell(error)`."""
 
     def decorate(method: M) -> M:
         @functools.wraps(method)
@@ -85,17 +93,17 @@ def _returns(tell: Callable[[CorralError], Any]) -> Callable[[M], M]:
 
 
 class AsyncCorralSandbox:
-    """The protocol for async callers. The sandbox is made at the first use, or by `start`.
+    """The protocol for async callers. The sandbox is created at the first use, or by `start`.
 
-    With a `sandbox_id` it is found again under that id, by any process, until `stop`; without one it belongs to this
-    process and ends with it at the latest. `lifetime_seconds` is how long the first kind lives after it was last
-    opened. None is for ever, which is also the default, except on a Daytona service: there it is a day. Keywords are
-    those of `corral.Sandbox`; `over(box)` takes one that is there.
+    With a `sandbox_id`, any process finds it again under that id until `stop`; without one it belongs to this process
+    and ends with it at the latest. `lifetime_seconds` is how long a sandbox with an id lives after it was last opened:
+    None is no limit, which is also the default, except on a Daytona service, where it is a day. Other keywords are
+    those of `corral.Sandbox`; `over(box)` takes an existing sandbox.
     """
 
     _gate = Gate()
     returns_failures = False
-    """Whether even a sandbox that is gone is returned, as the classes of the known names do."""
+    """True if even `SandboxGoneError` is returned, as in the classes with the known names."""
 
     def __init__(
         self,
@@ -111,13 +119,9 @@ class AsyncCorralSandbox:
         if "workdir" in spec_options:
             raise TypeError("use work_dir= instead of workdir=")
         chosen = choose_spec(spec, {**spec_options, "workdir": work_dir} if spec is None else spec_options)
-        self._ask_for(
-            SandboxRequest(
-                backend, chosen, sandbox_id, lifetime_seconds, startup_timeout, too_late=self._make_late_error
-            )
-        )
+        self._use(SandboxRequest(backend, chosen, sandbox_id, lifetime_seconds, startup_timeout))
 
-    def _ask_for(self, request: SandboxRequest) -> None:
+    def _use(self, request: SandboxRequest) -> None:
         lazy = LazySandbox(request.make, request.finish)
         self._begin(lazy, work_dir=request.spec.workdir, sandbox_id=request.sandbox_id)
 
@@ -141,40 +145,39 @@ class AsyncCorralSandbox:
         self.last_error: Exception | None = None
         self._used = [time.time()]  # shared with views of `raising`
         self._finalizer = weakref.finalize(self, let_go, lazy)
-        self._finalizer.atexit = False  # at exit the backend ends what this process owns, and needs no loop for it
-
-    @staticmethod
-    def _make_late_error(seconds: float) -> Exception:
-        return TimeoutError(f"the sandbox did not start within {seconds:g} seconds")
+        self._finalizer.atexit = False  # at exit the backend ends what this process owns, without an event loop
 
     @property
     def id(self) -> str:
-        """The id it was asked for by, or the one it got; empty before there is one."""
+        """The given `sandbox_id`, or the id of the new sandbox; empty before it is created."""
         box = self._lazy.box
         return self._sandbox_id or (box.id if box is not None else "")
 
     @property
     def box(self) -> AsyncSandbox | None:
-        """The sandbox itself, if it is there, for everything that the protocol has no word for."""
+        """The Corral sandbox, for everything that the protocol does not have; None before it is created."""
         return self._lazy.box
 
     @property
     def ended(self) -> bool:
-        """Whether `stop` has ended it, and not only tried."""
+        """True if `stop` has succeeded."""
         return self._ended or (self._stopped and not self._lazy.begun)
 
     async def get_box(self) -> AsyncSandbox:
-        """The same, made if it is not there yet. Raises: what making a sandbox raises; SandboxClosedError."""
-        return await self._open()
+        """The Corral sandbox, created if needed. Raises: what creating one raises; SandboxClosedError after `stop`."""
+        if self._stopped:
+            raise SandboxClosedError("the sandbox was stopped", sandbox_id=self.id or None, hint="make a new one")
+        self.touch()
+        return await self._lazy.get()
 
     # Life.
 
     async def start(self) -> None:
-        """Make it, or find it, unless that was done. Raises: what making a sandbox raises."""
-        await self._open()
+        """Create or find the sandbox, if that was not done yet. Raises: what creating one raises."""
+        await self.get_box()
 
     async def stop(self, purge: bool = False) -> None:  # noqa: FBT001, FBT002 - the known signature
-        """End it for good; idempotent. A failure is raised, or, by the classes that return failures, logged."""
+        """Delete the sandbox; idempotent. A failure is raised, or logged by the classes that return failures."""
         self._stopped = True
         box = await self._lazy.settle()
         if self._ended or box is None:
@@ -182,7 +185,7 @@ class AsyncCorralSandbox:
         try:
             await box.kill()
         except SandboxGoneError:
-            pass  # it ended by itself
+            pass  # it had ended already
         except CorralError as error:
             self._note(error, "stop")  # the next `stop` tries again
             return
@@ -191,27 +194,27 @@ class AsyncCorralSandbox:
         await self._lazy.close()
 
     async def is_alive(self) -> bool:
-        """Whether a command answers within ten seconds. Never raises, and makes nothing."""
+        """True if a command answers within ten seconds. Never raises, and creates nothing."""
         if not self._lazy.begun:
             return False
         try:
-            box = await self._open()
+            box = await self.get_box()
             return (await box.exec("echo ok", timeout=ALIVE_SECONDS)).ok
         except CorralError as error:
             self.last_error = error
             return False
 
     def raising(self, gate: Gate | None = None) -> Self:
-        """The same sandbox, as tools for models use it: one that is gone raises, and the rules of a gate hold."""
+        """The same sandbox for tools of models: `SandboxGoneError` is raised, and the rules of the gate apply."""
         if not self.returns_failures and gate is None:
             return self
         view = copy.copy(self)
-        # As long as the view is in use, its origin is not forgotten, and so the sandbox is not ended.
+        # The view keeps its origin alive: otherwise the garbage collector could end the sandbox.
         vars(view).update(returns_failures=False, _origin=self, _gate=gate or self._gate)
         return view
 
     def touch(self) -> None:
-        """It was used just now."""
+        """Note that it was used now."""
         self._used[0] = time.time()
 
     @property
@@ -220,7 +223,7 @@ class AsyncCorralSandbox:
         return self._used[0]
 
     async def aclose(self) -> None:
-        """End it if it is this process's own; release it if it has a `sandbox_id`. Idempotent."""
+        """Delete an owned sandbox; release one with a `sandbox_id`. Idempotent."""
         if self._finalizer.detach() is not None:
             await self._lazy.close()
 
@@ -242,11 +245,11 @@ class AsyncCorralSandbox:
         read_only: Sequence[str] = (),
         hidden: Sequence[str] = (),
     ) -> ExecuteResponse:
-        """Run a command in bash (in sh, where there is none), in `work_dir`. Without a timeout it has half an hour.
+        """Run a command in bash (or sh, without bash), in `work_dir`. The default timeout is half an hour.
 
-        `read_only` and `hidden` restrict what this one command may write and see, where the backend has views.
+        `read_only` and `hidden` restrict what this command may write and see, on backends with views.
         """
-        box = await self._open()
+        box = await self.get_box()
         await self._gate.check_command(command)
         seconds = timeout or box.spec.exec_timeout or DEFAULT_TIMEOUT_SECONDS
 
@@ -257,28 +260,28 @@ class AsyncCorralSandbox:
         result = await run_in_view(box, bash_text(command), make_view, cwd=self.work_dir, timeout=seconds)
         return narrow_result(result, timeout=seconds)
 
-    # Commands in the background: each runs on until it ends or the sandbox does.
+    # Commands in the background.
 
     async def execute_background(self, command: str) -> BackgroundHandle:
-        """Start a command in bash (in sh, where there is none), in `work_dir`.
+        """Start a command in bash (or sh, without bash), in `work_dir`. It runs until it ends or the sandbox does.
 
         Raises:
-            ExecError: the command can't be started, or too many are running. There is no handle to say so.
+            ExecError: the command can't be started, or too many are running.
             SandboxGoneError: the sandbox has ended.
         """
-        return await start_shell(await self._open(), command, cwd=self.work_dir)
+        return await start_shell(await self.get_box(), command, cwd=self.work_dir)
 
     async def read_background(
         self, shell_id: str, *, wait_seconds: float = 0.0, newest: bool = False, max_bytes: int = READ_BYTES
     ) -> BackgroundOutput:
-        """What it has printed since the last reading.
+        """The output since the last reading.
 
-        `wait_seconds` is how long to wait for new output or the end. What does not fit into `max_bytes` waits for the
-        next reading; with `newest`, older output is skipped instead.
+        `wait_seconds` is how long to wait for new output or the end. Output beyond `max_bytes` is left for the next
+        reading; with `newest`, older output is skipped instead.
         """
         try:
             found = await read_shell(
-                await self._open(), shell_id, wait_seconds=wait_seconds, newest=newest, max_bytes=max_bytes
+                await self.get_box(), shell_id, wait_seconds=wait_seconds, newest=newest, max_bytes=max_bytes
             )
         except CorralError as error:
             self._note(error, "read_background")
@@ -296,24 +299,24 @@ class AsyncCorralSandbox:
 
     @_returns(lambda _: False)
     async def write_background(self, shell_id: str, text: str | bytes, *, close: bool = False) -> bool:
-        """Write to its standard input; with `close`, close that afterwards. Gives whether it worked."""
-        await write_shell(await self._open(), shell_id, text, close=close)
+        """Write to its standard input, and close that with `close`; returns True on success."""
+        await write_shell(await self.get_box(), shell_id, text, close=close)
         return True
 
     @_returns(lambda _: False)
     async def kill_background(self, shell_id: str) -> bool:
-        """End it with all that it started. Gives whether it was running."""
-        return await kill_shell(await self._open(), shell_id)
+        """Kill it with everything it started; returns True if it was running."""
+        return await kill_shell(await self.get_box(), shell_id)
 
     @_returns(lambda _: [])
     async def list_background(self) -> list[BackgroundProcessInfo]:
-        """Those that run, and those that have ended."""
-        return await list_shells(await self._open())
+        """The running commands, and those that have ended."""
+        return await list_shells(await self.get_box())
 
     @_returns(lambda _: None)
     async def kill_all_background(self) -> None:
-        """End all that run."""
-        box = await self._open()
+        """Kill all running commands."""
+        box = await self.get_box()
         for shell in await list_shells(box):
             try:
                 await kill_shell(box, shell.shell_id)
@@ -324,31 +327,29 @@ class AsyncCorralSandbox:
 
     @_returns(lambda _: False)
     async def exists(self, path: str) -> bool:
-        """Whether there is a file at a path. False for a folder."""
+        """True if the path is a file, not a folder."""
         try:
-            box = await self._open()
+            box = await self.get_box()
             return not (await box.files.stat(self.at(path))).is_folder
         except (SandboxFileNotFoundError, NotADirectoryError):
             return False
 
     @_returns(lambda _: b"")
     async def read_bytes(self, path: str) -> bytes:
-        """The whole content, byte for byte; nothing if it can't be read (`last_error` says why)."""
-        box = await self._open()
+        """The whole content; empty if it can't be read (`last_error` says why)."""
+        box = await self.get_box()
         return await box.files.read(self.at(path))
 
     @_returns(lambda error: f"Error: {error}")
     async def read(self, path: str, offset: int = 0, limit: int = 2000) -> str:
-        """Some lines with their numbers, as a text; one that begins with "Error: " if there are none to show."""
+        """Lines with their numbers, as text; the text begins with "Error: " if it can't be read."""
         try:
             window = await self.read_window(path, offset=offset, limit=limit)
         except SandboxFileNotFoundError as error:
             self.last_error = error
             return f"Error: File '{path}' not found"
-        if window.binary:
-            return f"Error: File '{path}' is not a text"
-        if not window.lines and offset > 0:
-            return f"Error: Offset {offset} exceeds file length ({window.total} lines)"
+        if (problem := describe_window_error(window, path, offset)) is not None:
+            return f"Error: {problem}"
         numbered = enumerate(window.lines, max(0, offset) + 1)
         text = "\n".join(f"{number:6d}\t{as_text(line)}" for number, line in numbered)
         shown = max(0, offset) + len(window.lines)
@@ -364,7 +365,7 @@ class AsyncCorralSandbox:
 
     @_returns(lambda error: WriteResult(error=f"Failed to write file: {error}", cause=error))
     async def write(self, path: str, content: str | bytes) -> WriteResult:
-        """Write a whole file, byte for byte; folders on the way are made, and readers never see a part."""
+        """Write a whole file, atomically; missing folders are created."""
         await (await self._operate()).write(path, encode(content))
         return WriteResult(path=path)
 
@@ -376,7 +377,7 @@ class AsyncCorralSandbox:
         new_string: str,
         replace_all: bool = False,  # noqa: FBT001, FBT002 - the known signature
     ) -> EditResult:
-        """Replace a text that is there once, or everywhere; done inside, so that nothing else in the file changes.
+        """Replace a text that occurs once, or every occurrence. It is done inside; the rest of the file is unchanged.
 
         In a file with CRLF line ends, a text with LF is found and replaced as CRLF.
         """
@@ -403,9 +404,9 @@ class AsyncCorralSandbox:
         insert_after: bool = False,
         hash_length: int = 2,
     ) -> tuple[EditResult, str]:
-        """Replace, insert or delete lines that are still what their hashes say; gives a summary as well.
+        """Replace, insert or delete lines if they still match their hashes; returns a summary as well.
 
-        By compare-and-swap: if the file changes meanwhile, it is read again and the hashes decide.
+        By compare-and-swap: if the file changes meanwhile, it is read again and the hashes are compared again.
         """
         change = LineChange(start_line, start_hash, new_content, end_line, end_hash, insert_after)
         try:
@@ -419,7 +420,7 @@ class AsyncCorralSandbox:
 
     @_returns(lambda _: [])
     async def ls_info(self, path: str) -> list[FileInfo]:
-        """A folder's entries, folders first, then by name; none if it can't be listed."""
+        """A folder's entries, folders first, then by name; empty if it can't be listed."""
         operations = await self._operate()
         entries = [
             describe_file(info, await follow_link(operations.files, info))
@@ -429,8 +430,8 @@ class AsyncCorralSandbox:
 
     @_returns(lambda _: [])
     async def glob_info(self, pattern: str, path: str = "/") -> list[FileInfo]:
-        """Files that match, below `work_dir` or another folder. `**` crosses folders; a pattern without a slash
-        matches at any depth; an absolute one says itself where to look."""
+        """The matching files below `work_dir` or another folder. `**` crosses folders; a pattern without a slash
+        matches at any depth; an absolute pattern ignores `path`."""
         found = await (await self._operate()).glob(pattern, self._root(path), any_depth=True, only_files=True)
         return Found((describe_file(info, info) for info in found.files), truncated=found.truncated)
 
@@ -457,14 +458,14 @@ class AsyncCorralSandbox:
         return await (await self._operate()).read(path, max_bytes=max_bytes)
 
     async def read_window(self, path: str, *, offset: int, limit: int) -> Window:
-        """Some lines. Raises: as `corral.base.files.AsyncFiles.read_stream`."""
+        """Lines of a file. Raises: as `corral.base.files.AsyncFiles.read_stream`."""
         return await (await self._operate()).read_window(
             path, offset=max(0, offset), limit=max(0, limit), max_chars=MAX_OUTPUT_CHARS
         )
 
     async def real_path(self, path: str) -> str:
-        """Where a path leads, links followed inside. Raises: as `corral.tools.permission.real_path`."""
-        box = await self._open()
+        """The path with links followed inside. Raises: as `corral.tools.permission.real_path`."""
+        box = await self.get_box()
         return await real_path(box.files, self.at(path), workdir=self.work_dir)
 
     def at(self, path: str) -> str:
@@ -472,26 +473,18 @@ class AsyncCorralSandbox:
         return posixpath.join(self.work_dir, path)
 
     def normal(self, path: str) -> str:
-        """The same, with `..` taken as text."""
+        """The same, with `..` resolved as text."""
         return normal_path(path, workdir=self.work_dir)
 
-    # Underneath.
-
-    async def _open(self) -> AsyncSandbox:
-        if self._stopped:
-            raise SandboxClosedError("the sandbox was stopped", sandbox_id=self.id or None, hint="make a new one")
-        self.touch()
-        return await self._lazy.get()
-
     async def _operate(self) -> FileOperations:
-        return FileOperations(await self._open(), self.work_dir, self._gate)
+        return FileOperations(await self.get_box(), self.work_dir, self._gate)
 
     def _root(self, path: str | None) -> str:
-        """Where a search begins. "/" is what the protocol calls the root: the folder to work in, not the machine's."""
+        """The folder to search. In the protocol, "/" means the working folder."""
         return path if path and path != "/" else "."
 
     def _note(self, error: CorralError, operation: str) -> None:
-        """Keep and log an error that is going to be returned; raise it if it is the sandbox's own, or a rule's."""
+        """Keep and log an error that will be returned. Raises: the error, if the sandbox or a rule is the reason."""
         self.last_error = error
         if isinstance(error, PolicyError):
             raise error

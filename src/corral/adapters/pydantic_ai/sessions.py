@@ -1,7 +1,7 @@
-"""SessionManager: a sandbox for each session, under the known name; created once, and stopped when it is idle.
+"""SessionManager: a sandbox for each session, under the known name; created once, and stopped when idle.
 
-Everything is done on the portal's loop, so that several event loops may share a manager, and a caller that is
-cancelled while waiting does not leak a sandbox.
+Everything runs on the portal's loop, so that several event loops may share a manager, and a caller that is
+cancelled does not leak a sandbox.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from corral.spec import Spec
 log = logging.getLogger("corral.adapters.pydantic_ai")
 
 SandboxFactory = Callable[[str], Any]
-"""From a session's id to a sandbox of the protocol, sync or async; the function may be either, too."""
+"""Returns the sandbox for a session's id. Both the function and the sandbox may be sync or async."""
 OnRelease = Callable[[str, Any], Awaitable[object] | object]
 T = TypeVar("T")
 _MAX_BYTES = 4 * 1024**3
-"""More is not copied to the host: what is inside is hostile, and the host's disk is not."""
+"""The most that is copied to the host: a hostile sandbox must not fill its disk."""
 
 
 @dataclass(slots=True)
@@ -51,12 +51,13 @@ class _Turn:
 class SessionManager:
     """Sandboxes by session id: `await manager.get_or_create("alice")`.
 
-    Without a `sandbox_factory` each session has a `CorralSandbox` on `backend`, shaped by `default_runtime`. Under
-    `workspace_root` the files of each session are kept: copied in when its sandbox is made, and back when it ends.
+    Without a `sandbox_factory` each session has a `CorralSandbox` on `backend` with `default_runtime`. With a
+    `workspace_root` the files of each session are kept there: copied in when its sandbox is created, and back when it
+    ends.
 
-    - `max_sessions`: for one more, the least recently used that is not `in_use(session_id)` is released.
-    - `on_release(session_id, sandbox)`: called, and awaited if need be, before a sandbox is ended.
-    - `executor`: where a factory or a sandbox runs that would block; a thread of the loop's without it.
+    - `max_sessions`: at this limit, the least recently used session that is not `in_use(session_id)` is released.
+    - `on_release(session_id, sandbox)`: called, and awaited if async, before a sandbox is stopped.
+    - `executor`: runs sync factories and sandboxes; the default is the loop's.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class SessionManager:
         self._in_use = in_use
         self._backend = backend
         self._sessions: dict[str, Any] = {}
-        """The least recently used first."""
+        """Session id → sandbox, the least recently used first."""
         self._given_out: dict[str, float] = {}
         self._turns: dict[str, _Turn] = {}
         self._making: set[str] = set()
@@ -92,12 +93,12 @@ class SessionManager:
 
     @property
     def sessions(self) -> dict[str, Any]:
-        """The sandboxes by session, as they are now."""
+        """A copy of the current sandboxes, by session id."""
         return dict(self._sessions)
 
     @property
     def session_count(self) -> int:
-        """How many there are."""
+        """The number of sessions."""
         return len(self._sessions)
 
     def __len__(self) -> int:
@@ -107,17 +108,17 @@ class SessionManager:
         return session_id in self._sessions
 
     async def get_or_create(self, session_id: str, runtime: RuntimeConfig | Spec | str | None = None) -> Any:
-        """The session's sandbox, if it is alive; else a new one. That one was lost is logged.
+        """The session's sandbox if it is alive, otherwise a new one. The loss of a sandbox is logged.
 
         Raises:
-            EnvironmentFullError: there are as many as may be, and all are in use.
-            KeyError: no such runtime.
-            BackendError, SandboxError: what making a sandbox raises.
+            EnvironmentFullError: the limit is reached, and all sessions are in use.
+            KeyError: unknown runtime.
+            BackendError, SandboxError: what creating a sandbox raises.
         """
         return await _on_portal(self._get_or_create(session_id, runtime))
 
     async def release(self, session_id: str) -> bool:
-        """End a session's sandbox; whether there was one. What could not be ended stays, and can be tried again."""
+        """Stop a session's sandbox; True if it had one. After a failure the session stays: call this again."""
         return await _on_portal(self._release(session_id))
 
     async def cleanup_idle(self, max_idle: float | None = None) -> int:
@@ -125,20 +126,20 @@ class SessionManager:
         return await _on_portal(self._clean(self._idle_seconds if max_idle is None else max_idle))
 
     def start_cleanup_loop(self, interval: float = 300) -> None:
-        """Look for idle ones from time to time, until `stop_cleanup_loop`, or until the manager is forgotten."""
+        """Call `cleanup_idle` regularly, until `stop_cleanup_loop` or until the manager is garbage collected."""
         if self._cleaning is None or self._cleaning.done():
             self._cleaning = get_portal().submit(_clean_for_ever(weakref.ref(self), interval))
 
     def stop_cleanup_loop(self) -> None:
-        """Stop that."""
+        """Stop the cleanup loop."""
         cleaning, self._cleaning = self._cleaning, None
         if cleaning is not None:
             cleaning.cancel()
 
     async def shutdown(self) -> int:
-        """End all of them, side by side; gives how many. What could not be ended is logged, and stays."""
+        """Stop all sandboxes concurrently; returns their number. Failures are logged, and those sessions stay."""
         self.stop_cleanup_loop()
-        # Those as well that are being made, or looked at.
+        # Including sessions whose sandbox is being created or checked.
         return await _on_portal(self._end_all(list(dict.fromkeys([*self._sessions, *self._turns]))))
 
     async def __aenter__(self) -> Self:
@@ -161,14 +162,14 @@ class SessionManager:
             if sandbox is None:
                 sandbox = await self._make(session_id, runtime)
             self._sessions.pop(session_id, None)
-            self._sessions[session_id] = sandbox  # the last in the order of use
+            self._sessions[session_id] = sandbox  # at the end: the most recently used
             self._given_out[session_id] = time.time()
             return sandbox
 
     async def _is_alive(self, sandbox: Any) -> bool:
         alive = bool(await self._call(sandbox, "is_alive"))
         if not alive and isinstance(inner := _inner(sandbox), AsyncCorralSandbox):
-            # Not `stop`: one that is found by its id may only be out of reach for the moment.
+            # Not `stop`: a sandbox with an id may only be unreachable for the moment.
             with contextlib.suppress(Exception):
                 await inner.aclose()
         return alive
@@ -190,7 +191,7 @@ class SessionManager:
 
     async def _make_own(self, session_id: str, runtime: RuntimeConfig | Spec | None) -> CorralSandbox:
         spec = runtime.make_spec() if isinstance(runtime, RuntimeConfig) else runtime or Spec()
-        # In a thread: its constructor waits for this very loop.
+        # In a thread: its constructor waits for this loop.
         sandbox: CorralSandbox = await self._run(lambda: CorralSandbox(backend=self._backend, spec=spec))
         try:
             box = await sandbox.async_sandbox.get_box()
@@ -212,7 +213,7 @@ class SessionManager:
                 raise EnvironmentFullError(
                     f"all {self._max_sessions} sessions are in use", hint="release one, or raise max_sessions"
                 )
-            # Another caller may request it just now: then a different one is the oldest.
+            # A caller may get it meanwhile: then another one is the oldest.
             await self._release(oldest, unless=lambda each: each != self._find_oldest())
 
     def _find_oldest(self) -> str | None:
@@ -247,7 +248,7 @@ class SessionManager:
         await self._call(sandbox, "stop")
         inner = _inner(sandbox)
         if isinstance(inner, AsyncCorralSandbox) and not inner.ended and inner.last_error is not None:
-            raise inner.last_error  # the class of the known name keeps it to itself
+            raise inner.last_error  # classes with the known names do not raise it
 
     async def _clean(self, max_idle: float) -> int:
         def is_active(session_id: str) -> bool:
@@ -285,7 +286,7 @@ class SessionManager:
         return await self._run(getattr(_inner(sandbox), method))
 
     async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call what may be async, or may block."""
+        """Call a function that may be async, or may block."""
         if inspect.iscoroutinefunction(function):
             return await function(*arguments)
         loop = asyncio.get_running_loop()
@@ -294,7 +295,7 @@ class SessionManager:
 
 
 def _inner(sandbox: Any) -> Any:
-    """Our own sync class by its async one, which needs no thread."""
+    """Our sync class as its async one, which needs no thread."""
     return sandbox.async_sandbox if isinstance(sandbox, CorralSandbox) else sandbox
 
 
@@ -319,7 +320,7 @@ async def _clean_for_ever(manager: weakref.ref[SessionManager], interval: float)
 
 
 async def _copy_in(box: AsyncSandbox, root: Path, session_id: str) -> None:
-    """Copy what is kept into the sandbox's working folder."""
+    """Copy the session's files into the sandbox's working folder."""
     folder = _folder(root, session_id)
     for part in (folder, _settings_of(folder)):
         if await asyncio.to_thread(part.is_dir):
@@ -327,10 +328,9 @@ async def _copy_in(box: AsyncSandbox, root: Path, session_id: str) -> None:
 
 
 async def _copy_back(box: AsyncSandbox, root: Path, session_id: str) -> None:
-    """Copy the working folder to the host, replacing the earlier copy.
+    """Copy the working folder to the host, replacing the earlier copy as a whole: if this fails, that one stays.
 
-    It is replaced as a whole: if this fails, the earlier copy stays. Git's settings lie beside it, where
-    git does not find them.
+    Git's settings are kept beside it, where git does not find them.
     """
     folder = _folder(root, session_id)
     await asyncio.to_thread(folder.parent.mkdir, parents=True, exist_ok=True)
@@ -348,7 +348,7 @@ async def _copy_back(box: AsyncSandbox, root: Path, session_id: str) -> None:
 
 
 def _folder(root: Path, session_id: str) -> Path:
-    # An id may be anything, `..` included; its name is not.
+    # An id may be any text, even `..`; its name is safe.
     return root / make_name(session_id) / "workspace"
 
 
@@ -357,7 +357,7 @@ def _settings_of(folder: Path) -> Path:
 
 
 def _exchange(fresh: Path, folder: Path) -> None:
-    """Swap two folders: `folder` becomes the new one, and `fresh` holds the old one."""
+    """Swap two folders: `folder` becomes the new one, `fresh` the old one."""
     old = fresh.with_name(f"{fresh.name}.old")
     if folder.exists():
         folder.rename(old)

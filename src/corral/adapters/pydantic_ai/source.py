@@ -1,4 +1,4 @@
-"""Where tools get their sandbox from: one that is given, deps, the run's workspace, or an environment."""
+"""Where tools get their sandbox from: an argument, deps, the run's workspace, or an environment."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.tools.tool import Opener
 
-AnySandbox = AsyncCorralSandbox | CorralSandbox | AsyncSandbox | Sandbox
-AnySource = AnySandbox | Opener
-"""A sandbox, or something that opens one for each call: `corral.Environment`."""
+AnySource = AsyncCorralSandbox | CorralSandbox | AsyncSandbox | Sandbox | Opener
+"""A sandbox, or something that opens one for each call, such as `corral.Environment`."""
+_SANDBOXES = AsyncCorralSandbox, CorralSandbox, AsyncSandbox, Sandbox
 
 
 @runtime_checkable
 class ConsoleDeps(Protocol):
-    """What an agent's deps have if its tools shall find the sandbox there."""
+    """The deps of an agent whose tools take the sandbox from there."""
 
     @property
     def backend(self) -> Any:
@@ -33,7 +33,7 @@ class ConsoleDeps(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunVariables:
-    """A run as the context of an environment: what its deps hold by name, and which conversation it belongs to."""
+    """A run as the context of an environment: the named values of its deps, and its conversation."""
 
     variables: Mapping[str, Any]
     conversation_id: str | None = None
@@ -41,27 +41,29 @@ class RunVariables:
 
 @contextlib.asynccontextmanager
 async def open_for_run(ctx: RunContext[Any], source: AnySource | None) -> AsyncIterator[AsyncCorralSandbox]:
-    """The sandbox of one call. Raises: UserError if there is none, and whatever opening an environment raises."""
+    """The sandbox of one call. Raises: UserError if there is none, and what opening an environment raises."""
     found = source if source is not None else await _find_source(ctx)
-    if not isinstance(found, AsyncCorralSandbox | CorralSandbox | AsyncSandbox | Sandbox):
+    if isinstance(found, CorralSandbox):
+        found = found.async_sandbox
+    if isinstance(found, AsyncCorralSandbox):
+        yield found.raising()
+    elif isinstance(found, AsyncSandbox | Sandbox):
+        yield AsyncCorralSandbox.over(found)
+    else:
         async with found.open(make_context(ctx)) as box:
             yield AsyncCorralSandbox.over(box)
-        return
-    yield _as_console(found)
 
 
-def check_source(source: object) -> AnySource:
-    """Raises: UserError for what is neither a sandbox of ours nor an environment."""
-    if isinstance(source, AsyncCorralSandbox | CorralSandbox | AsyncSandbox | Sandbox):
-        return source
-    if not isinstance(source, type) and callable(getattr(source, "open", None)):
-        opener: Opener = source  # type: ignore[assignment]  # whoever has `open` is asked
-        return opener
+def check_source(source: Any) -> AnySource:
+    """The source itself. Raises: UserError if it is neither a sandbox of ours nor an environment."""
+    if isinstance(source, _SANDBOXES) or (not isinstance(source, type) and callable(getattr(source, "open", None))):
+        found: AnySource = source
+        return found
     raise UserError(f"{type(source).__name__} is neither a Corral sandbox nor an environment")
 
 
 def make_context(ctx: RunContext[Any]) -> RunVariables:
-    """The variables of an environment: the items of deps that are a mapping, or their `.variables`, or their fields."""
+    """The context for an environment: the items of deps, of `deps.variables`, or the fields of deps."""
     return RunVariables(_name_values(ctx.deps), ctx.conversation_id)
 
 
@@ -71,7 +73,7 @@ def _name_values(deps: Any) -> Mapping[str, Any]:
             return candidate
     if dataclasses.is_dataclass(deps) and not isinstance(deps, type):
         return {each.name: getattr(deps, each.name) for each in dataclasses.fields(deps)}
-    fields = getattr(type(deps), "model_fields", None)  # a model of Pydantic's
+    fields = getattr(type(deps), "model_fields", None)  # a Pydantic model
     return {name: getattr(deps, name) for name in fields} if isinstance(fields, Mapping) else {}
 
 
@@ -84,12 +86,3 @@ async def _find_source(ctx: RunContext[Any]) -> AnySource:
     raise UserError(
         "no sandbox: pass one to CorralToolset, use deps with a `backend`, or give the run a CorralWorkspace"
     )
-
-
-def _as_console(sandbox: AnySandbox) -> AsyncCorralSandbox:
-    """Any sandbox of ours as the async class that raises when it is gone."""
-    if isinstance(sandbox, AsyncCorralSandbox):
-        return sandbox.raising()
-    if isinstance(sandbox, CorralSandbox):
-        return sandbox.async_sandbox.raising()
-    return AsyncCorralSandbox.over(sandbox)

@@ -1,4 +1,4 @@
-"""CorralSandbox: `AsyncCorralSandbox` for plain code, derived from it as `corral.Sandbox` is from `AsyncSandbox`."""
+"""CorralSandbox: `AsyncCorralSandbox` for sync code, derived from it as `corral.Sandbox` is from `AsyncSandbox`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from corral.client.sync import Derived, Sandbox, derive, derive_init
 
 
 class CorralSandbox(Derived[AsyncCorralSandbox]):
-    """The protocol for plain code; see `AsyncCorralSandbox`. The sandbox exists from the call on."""
+    """The protocol for sync code. The constructor creates the sandbox; its arguments are those of
+    `AsyncCorralSandbox`."""
 
     kind: ClassVar[type[AsyncCorralSandbox]] = AsyncCorralSandbox
 
@@ -36,26 +37,26 @@ class CorralSandbox(Derived[AsyncCorralSandbox]):
 
     @property
     def id(self) -> str:
-        """The id it was asked for by, or the one it got."""
+        """The given `sandbox_id`, or the id of the new sandbox."""
         return self._target.id
 
     @property
     def work_dir(self) -> str:
-        """Where commands run, and relative paths begin."""
+        """The working folder of commands, which relative paths start from."""
         return self._target.work_dir
 
     @property
     def last_error(self) -> Exception | None:
-        """The last error that was returned, as the error it was."""
+        """The last error that was returned, as an exception."""
         return self._target.last_error
 
     @property
     def last_activity(self) -> float:
-        """When it was last used, in seconds since 1970."""
+        """When it was last used, as Unix time."""
         return self._target.last_activity
 
     def touch(self) -> None:
-        """It was used just now."""
+        """Note that it was used now."""
         self._target.touch()
 
     start = derive(AsyncCorralSandbox.start)

@@ -1,4 +1,4 @@
-"""The texts of the console tools, to the letter as models know them; what comes from inside is made harmless."""
+"""The texts of the console tools, exactly as models know them; text from inside is made harmless."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ that. After `timeout` seconds the command and all it started are ended.""",
 
 
 def render_listing(path: str, entries: Sequence[FileInfo]) -> str:
-    """A folder."""
+    """The entries of a folder."""
     if not entries:
         return f"Directory '{quote(path)}' is empty or does not exist"
     lines = [
@@ -77,13 +77,13 @@ def render_listing(path: str, entries: Sequence[FileInfo]) -> str:
 
 
 def render_written(path: str, content: str) -> str:
-    """A file that was written."""
+    """The message for a written file."""
     lines = content.count("\n") + (1 if content and not content.endswith("\n") else 0)
     return f"Wrote {lines} lines to {quote(path)}"
 
 
 def render_found(pattern: str, path: str, found: Sequence[FileInfo], *, truncated: bool = False) -> str:
-    """Files that match a pattern. `truncated`: the search itself was not finished."""
+    """The files that match a pattern. `truncated`: the search was not finished."""
     if not found:
         return f"No files matching '{quote(pattern)}' in {quote(path)}"
     lines = [f"  {quote(info['path'], max_chars=1000)}" for info in found[:MAX_FILES]]
@@ -95,34 +95,32 @@ def render_found(pattern: str, path: str, found: Sequence[FileInfo], *, truncate
 
 
 def render_matches(pattern: str, matches: Sequence[GrepMatch], *, mode: GrepMode, truncated: bool = False) -> str:
-    """Lines that match, the files they are in, or how many there are. `truncated`: the search was not finished."""
-    text = _render_matches(pattern, matches, mode=mode)
-    return f"{text}\n{NOT_ALL}" if truncated else text
-
-
-def _render_matches(pattern: str, matches: Sequence[GrepMatch], *, mode: GrepMode) -> str:
+    """The matching lines, their files, or their number. `truncated`: the search was not finished."""
     if not matches:
-        return f"No matches for '{quote(pattern)}'"
-    if mode == "count":
-        return f"Found {len(matches)} match(es) for '{quote(pattern)}'"
-    if mode == "files_with_matches":
-        paths = list(dict.fromkeys(match["path"] for match in matches))
-        lines = [f"  {quote(path, max_chars=1000)}" for path in paths[:MAX_MATCHES]]
-        if len(paths) > MAX_MATCHES:
-            lines.append(f"  ... and {len(paths) - MAX_MATCHES} more files")
-        return "\n".join([f"Files containing '{quote(pattern)}':", *lines])
-    lines = [
-        f"  {quote(match['path'], max_chars=1000)}:{match['line_number']}: "
-        f"{make_harmless(match['line'][:MAX_LINE_CHARS])}"
-        for match in matches[:MAX_MATCHES]
-    ]
-    if len(matches) > MAX_MATCHES:
-        lines.append(f"  ... and {len(matches) - MAX_MATCHES} more matches")
-    return "\n".join([f"Matches for '{quote(pattern)}':", *lines])
+        lines = [f"No matches for '{quote(pattern)}'"]
+    elif mode == "count":
+        lines = [f"Found {len(matches)} match(es) for '{quote(pattern)}'"]
+    elif mode == "files_with_matches":
+        paths = dict.fromkeys(match["path"] for match in matches)
+        found = [f"  {quote(path, max_chars=1000)}" for path in paths]
+        lines = [f"Files containing '{quote(pattern)}':", *_cut(found, "files")]
+    else:
+        found = [
+            f"  {quote(match['path'], max_chars=1000)}:{match['line_number']}: "
+            f"{make_harmless(match['line'][:MAX_LINE_CHARS])}"
+            for match in matches
+        ]
+        lines = [f"Matches for '{quote(pattern)}':", *_cut(found, "matches")]
+    return "\n".join([*lines, NOT_ALL] if truncated else lines)
+
+
+def _cut(lines: list[str], what: str) -> list[str]:
+    more = [f"  ... and {len(lines) - MAX_MATCHES} more {what}"] if len(lines) > MAX_MATCHES else []
+    return lines[:MAX_MATCHES] + more
 
 
 def render_execution(response: ExecuteResponse) -> str:
-    """What a command printed, and that it failed if it did."""
+    """The output of a command, with the exit code if it failed."""
     text = make_harmless(response.output)
     if response.truncated:
         text = f"{text}\n\n... (output truncated)"

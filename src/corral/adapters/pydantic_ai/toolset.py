@@ -1,7 +1,7 @@
 """The console tools for an agent: ls, read_file, write_file, edit_file or hashline_edit, glob, grep and execute.
 
-What a model can mend comes back to it as `ModelRetry`, until its attempts are used up, and then as a failed call; what
-it may not do is a failed call. A sandbox that is gone is raised, and ends the run: it must not look like output.
+Errors that a model can correct are `ModelRetry`, and a failed call when its attempts are used up; a denied operation is
+a failed call. `SandboxGoneError` is raised and ends the run: it must not look like output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic_ai.exceptions import ToolFailed
 
 from corral.adapters.pydantic_ai import texts
 from corral.adapters.pydantic_ai.gate import RunGate, RunRules
-from corral.adapters.pydantic_ai.results import MAX_OUTPUT_CHARS, EditResult, is_truncated
+from corral.adapters.pydantic_ai.results import MAX_OUTPUT_CHARS, EditResult, describe_window_error, is_truncated
 from corral.adapters.pydantic_ai.rules import AskCallback, AskFallback, PermissionRuleset, as_permissions
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.adapters.pydantic_ai.source import AnySource, check_source, open_for_run
@@ -47,13 +47,13 @@ EXECUTE_SECONDS = 120
 class CorralToolset(FunctionToolset[D]):
     """The tools as a toolset: `Agent(…, toolsets=[CorralToolset(sandbox)])`.
 
-    A `corral.Environment` may stand in the sandbox's place: it is opened for each call, with the run's deps and
-    conversation as its context. Without either it is `deps.backend`, or the run's own workspace if that is a
-    `CorralWorkspace`. `include_background` adds tools for commands in the background.
+    Instead of a sandbox, it may be a `corral.Environment`: it is opened for each call, with the run's deps and
+    conversation as its context. The default is `deps.backend`, or the run's workspace if that is a `CorralWorkspace`.
+    `include_background` adds tools for commands in the background.
 
-    `permissions` are rules for every path and command, `ask_callback` is asked where they say so (without it, an
-    approval of Pydantic AI's is required). With `hide_denied`, commands don't see what may not be read: the kernel
-    hides it from them, on backends with views. `edit_format="hashline"` edits by line and hash instead of by text.
+    `permissions` are rules for every path and command. `ask_callback` is called where they say "ask" (without it, an
+    approval of Pydantic AI is required). With `hide_denied`, the kernel hides files that may not be read from commands,
+    on backends with views. `edit_format="hashline"` edits by line and hash instead of by text.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class CorralToolset(FunctionToolset[D]):
         self._hash_length = hash_length
         self._hashline = edit_format == "hashline"
         own = descriptions or {}
-        write, execute = (
-            flag and rules is None for flag in (require_write_approval, require_execute_approval)
-        )  # rules say themselves when to ask
+        # With rules, the rules say when to ask.
+        write, execute = (flag and rules is None for flag in (require_write_approval, require_execute_approval))
 
         def add(operation: Operation, tool: Callable[..., Any], *, approval: bool = False) -> None:
             name = tool.__name__
             if could_allow(operation):
-                text = own.get(name, texts.DESCRIPTIONS["read_file:hashline" if self._tags(name) else name])
+                key = "read_file:hashline" if self._hashline and name == "read_file" else name
+                text = own.get(name, texts.DESCRIPTIONS[key])
                 self.add_function(tool, takes_ctx=True, description=text, requires_approval=approval or None)
 
         add("ls", self.ls)
@@ -121,15 +121,9 @@ class CorralToolset(FunctionToolset[D]):
                 tool.requires_approval = execute and name in ("execute_background", "write_background")
                 self.add_tool(tool)
 
-    def _tags(self, name: str) -> bool:
-        return self._hashline and name == "read_file"
-
     @contextlib.asynccontextmanager
     async def open_sandbox(self, ctx: RunContext[D]) -> AsyncIterator[AsyncCorralSandbox]:
-        """The sandbox of a call, under the rules, for as long as the block lasts. Raises: UserError without one.
-
-        A rule that can't be applied is a failed call.
-        """
+        """The sandbox of a call, under the rules. Raises: UserError without one; ToolFailed for a `PolicyError`."""
         async with open_for_run(ctx, self._source) as sandbox:
             try:
                 yield sandbox.raising(RunGate(self._rules, ctx, workdir=sandbox.work_dir))
@@ -286,8 +280,6 @@ class CorralToolset(FunctionToolset[D]):
                 _let_mend(ctx, response.output)
             return texts.render_execution(response)
 
-    # Underneath.
-
     async def _call_background(self, name: str, ctx: RunContext[D], **arguments: Any) -> str:
         async with self.open_sandbox(ctx) as sandbox:
             gate = RunGate(self._rules, ctx, workdir=sandbox.work_dir)
@@ -302,9 +294,7 @@ class CorralToolset(FunctionToolset[D]):
                 _let_mend(ctx, told)
             return str(told)
 
-    async def _read_image(
-        self, ctx: RunContext[D], sandbox: AsyncCorralSandbox, path: str, kind: str
-    ) -> BinaryContent:  # fmt: skip
+    async def _read_image(self, ctx: RunContext[D], sandbox: AsyncCorralSandbox, path: str, kind: str) -> BinaryContent:
         try:
             data = await sandbox.read_image(path, max_bytes=self._max_image_bytes)
         except SandboxFileTooLargeError:
@@ -325,10 +315,8 @@ class CorralToolset(FunctionToolset[D]):
             _let_mend(ctx, f"Error: File '{quote(path)}' not found")
         except SandboxFileError as error:
             _let_mend(ctx, f"Error: {quote(str(error))}")
-        if window.binary:
-            _let_mend(ctx, f"Error: File '{quote(path)}' is not a text")
-        if not window.lines and offset > 0:
-            _let_mend(ctx, f"Error: Offset {offset} exceeds file length ({window.total} lines)")
+        if (problem := describe_window_error(window, quote(path), offset)) is not None:
+            _let_mend(ctx, f"Error: {problem}")
         return texts.render_tagged(window, offset=max(0, offset), hash_length=self._hash_length)
 
     def _check_edit(self, ctx: RunContext[D], result: EditResult) -> EditResult:
@@ -355,7 +343,7 @@ def create_console_toolset(
     ask_fallback: AskFallback = "error",
     hash_length: int = KNOWN_HASH_LENGTH,
 ) -> CorralToolset[Any]:
-    """The known function with the known defaults, for deps that have a `backend`. `CorralToolset` has our own."""
+    """A `CorralToolset` with the known signature and defaults, for deps that have a `backend`."""
     return CorralToolset(
         sandbox,
         id=id,
@@ -376,7 +364,7 @@ def create_console_toolset(
 
 
 def _let_mend(ctx: RunContext[Any], text: str) -> Never:
-    """Let the model try again; when it has no attempt left, let it know, and let the run go on."""
+    """Raises: ModelRetry; ToolFailed, with which the run goes on, if the model has no attempt left."""
     text = make_harmless(text)
     if ctx.last_attempt:
         raise ToolFailed(text)

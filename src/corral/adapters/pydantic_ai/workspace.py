@@ -1,17 +1,16 @@
 """CorralWorkspace: a sandbox as the workspace of a Pydantic AI run, commands and files alike.
 
-The contract is `pydantic_ai.workspaces`: nothing happens before the first operation; that makes one environment,
-even for concurrent callers, or finds the one that the ref names. The end of a run does not end it; `destroy` does, or
-its lifetime. A sandbox that is gone raises `WorkspaceUnavailableError` and is never replaced.
+The contract is `pydantic_ai.workspaces`: the first operation creates one environment, even for concurrent callers, or
+finds the one that the ref names. It survives the end of a run; `destroy` ends it, or its lifetime. A sandbox that is
+gone raises `WorkspaceUnavailableError` and is never replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import posixpath
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, Unpack
 
@@ -30,6 +29,7 @@ from corral.base.command import bash_text
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import (
+    InvalidCommandError,
     SandboxClosedError,
     SandboxFileError,
     SandboxFileExistsError,
@@ -39,25 +39,25 @@ from corral.errors import (
 )
 from corral.protocol import Backend
 from corral.results import FileInfo, OutputChunk
-from corral.spec import Spec, SpecOptions
+from corral.spec import Spec, SpecOptions, check_timeout
 from corral.tools.operations import follow_link
 from corral.tools.permission import real_path
 
 PROVIDER = "corral"
 OUTPUT_LIMIT_BYTES = 10 * 1024 * 1024
-"""How much a command may print on both streams together before it is ended."""
+"""How much a command may print on both streams together before it is killed."""
 PREVIEW_BYTES = 64 * 1024
 
 
 class _TooMuchOutputError(Exception):
-    """Raised out of the output callback, which ends the program."""
+    """Raised by the output callback, which kills the program."""
 
 
 class CorralWorkspace:
     """A `WorkspaceBackend` with commands, files and realpath, on any of Corral's backends.
 
-    Give a `ref` to go on in an environment that is there, or the keywords of `corral.Sandbox` for a new one.
-    `lifetime_seconds` is the lifetime of an environment that is not destroyed (None: no limit).
+    Pass a `ref` to use an existing environment, or the keywords of `corral.Sandbox` for a new one. `lifetime_seconds`
+    is the lifetime of an environment that is not destroyed (None: no limit).
     """
 
     def __init__(
@@ -77,22 +77,29 @@ class CorralWorkspace:
 
     @property
     def ref(self) -> WorkspaceRef | None:
-        """Which environment this is: None before there is one."""
+        """The environment's ref; None before it is created."""
         return self._origin.ref
 
-    async def sandbox(self) -> AsyncSandbox:
-        """The sandbox itself, for everything that a workspace has no word for.
+    @contextlib.asynccontextmanager
+    async def _open(self) -> AsyncIterator[AsyncSandbox]:
+        """The sandbox. Pydantic AI has one error for gone, stopped and closed."""
+        try:
+            yield await self._lazy.get()
+        except (SandboxGoneError, SandboxClosedError) as error:
+            raise WorkspaceUnavailableError(str(error)) from error
 
-        Raises: WorkspaceUnavailableError, and whatever making a sandbox raises.
+    async def sandbox(self) -> AsyncSandbox:
+        """The Corral sandbox, for everything that a workspace does not have.
+
+        Raises: WorkspaceUnavailableError, and what creating a sandbox raises.
         """
-        with _unavailable():
-            return await self._open()
+        async with self._open() as box:
+            return box
 
     async def working_dir(self) -> str:
-        """Where commands run. Raises: WorkspaceUnavailableError."""
-        with _unavailable():
-            box = await self._open()
-            path = await self._find_working_dir()
+        """The working directory of commands. Raises: WorkspaceUnavailableError."""
+        async with self._open() as box:
+            path = await self._find_working_dir(box)
             if not (await box.files.stat(path)).is_folder:
                 raise WorkspaceUnavailableError(f"the working directory {path} is not a folder")
             return path
@@ -108,11 +115,10 @@ class CorralWorkspace:
         """Run a command to its end, in the working directory. Raises: WorkspaceTimeoutError, WorkspaceOutputLimitError,
         WorkspaceUnavailableError."""
         argv = _check_command(command, shell=shell)
-        _check_timeout(timeout)
+        check_timeout(timeout, what="timeout", error=InvalidCommandError)
         beginning = _Beginning()
-        with _unavailable():
-            box = await self._open()
-            workdir = await self._find_working_dir()
+        async with self._open() as box:
+            workdir = await self._find_working_dir(box)
             try:
                 result = await box.exec(
                     argv,
@@ -142,79 +148,74 @@ class CorralWorkspace:
 
     async def read_bytes(self, path: str) -> bytes:
         """A whole file. Raises: FileNotFoundError, IsADirectoryError and the like; WorkspaceUnavailableError."""
-        with _unavailable():
-            return await (await self._open()).files.read(_absolute(path))
+        async with self._open() as box:
+            return await box.files.read(_absolute(path))
 
     async def write_bytes(self, path: str, data: bytes) -> None:
-        """Write a whole file, with the folders above it. Readers see the old content or the new, never a part."""
-        with _unavailable():
-            files = (await self._open()).files
+        """Write a whole file atomically, with the folders above it."""
+        async with self._open() as box:
             try:
-                await files.write(_absolute(path), data)
+                await box.files.write(_absolute(path), data)
             except SandboxFileExistsError as error:
-                # mkdir says so of a file that stands where a folder of the path should be.
+                # From mkdir, for a file where a folder of the path should be.
                 raise SandboxNotFolderError(f"a part of {path} is not a folder", path=path, op="write") from error
 
     async def stat(self, path: str) -> FileEntry:
         """Size and kind of a file or folder; links are followed. Raises: FileNotFoundError."""
-        with _unavailable():
-            info = await (await self._open()).files.stat(_absolute(path))
-        return _entry(path, info)
+        async with self._open() as box:
+            return _entry(path, await box.files.stat(_absolute(path)))
 
     async def list_dir(self, path: str) -> Sequence[FileEntry]:
-        """What is in a folder. Raises: FileNotFoundError, NotADirectoryError."""
-        with _unavailable():
-            files = (await self._open()).files
-            return [
-                _entry(info.path, await follow_link(files, info)) for info in await files.list(_absolute(path))
-            ]  # fmt: skip
+        """The entries of a folder. Raises: FileNotFoundError, NotADirectoryError."""
+        async with self._open() as box:
+            found = await box.files.list(_absolute(path))
+            return [_entry(info.path, await follow_link(box.files, info)) for info in found]
 
     async def make_dir(self, path: str) -> None:
-        """Make a folder, with those above it. Raises: FileExistsError for a file of that name, NotADirectoryError."""
-        with _unavailable():
-            files = (await self._open()).files
+        """Create a folder, with those above it. Raises: FileExistsError for a file of that name, NotADirectoryError."""
+        async with self._open() as box:
             try:
-                await files.mkdir(_absolute(path))
+                await box.files.mkdir(_absolute(path))
             except SandboxNotFolderError:
                 with contextlib.suppress(SandboxFileError):
-                    if not (await files.stat(path)).is_folder:
+                    if not (await box.files.stat(path)).is_folder:
                         raise SandboxFileExistsError(f"{path} is a file", path=path, op="mkdir") from None
                 raise
             except SandboxFileExistsError as error:
-                if await files.exists(path):
+                if await box.files.exists(path):
                     raise
-                # The same word from deeper down: a file where a folder of the path should be.
+                # The same error, for a file where a folder of the path should be.
                 raise SandboxNotFolderError(f"a part of {path} is not a folder", path=path, op="mkdir") from error
 
     async def remove(self, path: str) -> None:
-        """Remove a file, or a folder with all that is in it. Raises: FileNotFoundError, and ValueError for the working
+        """Remove a file, or a folder with its content. Raises: FileNotFoundError; ValueError for the working
         directory."""
-        with _unavailable():
-            files = (await self._open()).files
+        async with self._open() as box:
             target = _absolute(path)
-            folder = await real_path(files, posixpath.dirname(target), workdir="/")
+            folder = await real_path(box.files, posixpath.dirname(target), workdir="/")
             real = posixpath.join(folder, posixpath.basename(target))
-            workdir = await self._find_working_dir()
+            workdir = await self._find_working_dir(box)
             if workdir == real or workdir.startswith(real.rstrip("/") + "/"):
                 raise ValueError("cannot remove the working directory or a folder above it")
-            await files.remove(real, recursive=True)
+            await box.files.remove(real, recursive=True)
 
     async def exists(self, path: str) -> bool:
-        """Whether a path leads to something."""
-        with _unavailable():
-            return await (await self._open()).files.exists(_absolute(path))
+        """True if the path exists."""
+        async with self._open() as box:
+            return await box.files.exists(_absolute(path))
 
     async def realpath(self, path: str) -> str:
         """The path with every link followed."""
-        with _unavailable():
-            return await real_path((await self._open()).files, _absolute(path), workdir="/")
+        async with self._open() as box:
+            return await real_path(box.files, _absolute(path), workdir="/")
 
     async def destroy(self) -> None:
-        """End the environment for good; idempotent. Whatever is asked of it then raises `WorkspaceUnavailableError`."""
+        """Delete the environment; idempotent. Later operations raise `WorkspaceUnavailableError`."""
         if self.ref is None and await self._lazy.settle() is None:
             return
-        with contextlib.suppress(WorkspaceUnavailableError), _unavailable():
-            await (await self._open()).kill()
+        with contextlib.suppress(WorkspaceUnavailableError):
+            async with self._open() as box:
+                await box.kill()
 
     async def aclose(self) -> None:
         """Release the handle. The environment keeps running, and `ref` finds it again. Idempotent."""
@@ -229,13 +230,7 @@ class CorralWorkspace:
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
-    # Making and finding it.
-
-    async def _open(self) -> AsyncSandbox:
-        return await self._lazy.get()
-
-    async def _find_working_dir(self) -> str:
-        box = await self._open()
+    async def _find_working_dir(self, box: AsyncSandbox) -> str:
         if self._working_dir is None:
             self._working_dir = await real_path(box.files, box.spec.workdir, workdir="/")
         return self._working_dir
@@ -243,7 +238,7 @@ class CorralWorkspace:
 
 @dataclass(slots=True)
 class _Origin:
-    """How to find or create the environment. Not part of the workspace, so as not to keep a forgotten one alive."""
+    """Finds or creates the environment. Apart from the workspace, so that it does not keep a forgotten one alive."""
 
     backend: str | Backend
     spec: Spec
@@ -256,23 +251,23 @@ class _Origin:
 
     @property
     def backend_name(self) -> str:
-        """The name of the maker."""
+        """The name of the backend."""
         return self.backend if isinstance(self.backend, str) else self.backend.name
 
     async def open(self) -> AsyncSandbox:
-        """Find it, or make it."""
+        """Find or create it."""
         maker = get_backend(self.backend)
         if self.ref is not None:
             return await find_sandbox(maker, parse_ref(self.ref)[1])
         box = await maker.create(self.spec)
-        # Until this is done it is owned by this process, and ends with it; there is nothing to refer to yet.
+        # Until this is done, this process owns it, so there is no ref yet.
         await detach(box, lifetime_seconds=self.lifetime_seconds)
         self.ref = WorkspaceRef(provider=PROVIDER, id=f"{self.backend_name}:{box.id}")
         return box
 
 
 class _Beginning:
-    """The beginnings of a command's output, for when there is too much of it."""
+    """The start of a command's output, for the error if there is too much of it."""
 
     def __init__(self) -> None:
         self._total = 0
@@ -297,15 +292,6 @@ def parse_ref(ref: WorkspaceRef) -> tuple[str, str]:
     return name, sandbox_id
 
 
-@contextlib.contextmanager
-def _unavailable() -> Iterator[None]:
-    """Pydantic AI has one error for gone, stopped and closed."""
-    try:
-        yield
-    except (SandboxGoneError, SandboxClosedError) as error:
-        raise WorkspaceUnavailableError(str(error)) from error
-
-
 def _check_command(command: WorkspaceCommand, *, shell: bool) -> list[str]:
     if isinstance(command, str):
         if not shell:
@@ -319,13 +305,6 @@ def _check_command(command: WorkspaceCommand, *, shell: bool) -> list[str]:
     if not argv:
         raise ValueError("the command is empty")
     return argv
-
-
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not math.isfinite(timeout) or timeout <= 0:
-        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0, or None")
 
 
 def _absolute(path: str) -> str:
