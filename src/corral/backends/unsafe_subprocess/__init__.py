@@ -1,10 +1,10 @@
-"""NO ISOLATION: this backend runs programs as plain children of this process, with all rights of whoever calls.
+"""NO ISOLATION: this backend runs programs as plain children of this process, with all rights of its user.
 
     with Sandbox(backend="unsafe-subprocess") as box:  # warns, each time
         box.exec("python -V")
 
-For programs that you would run in your own terminal without a second look, on machines where nothing else works. It is
-chosen by this name alone, never as a fallback, and no server takes it. See docs/backends.md.
+For programs that you would run in your own terminal without a second look, on machines where nothing else works. It
+must be chosen by this name, is never a fallback, and no server accepts it. See docs/backends.md.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["UnsafeSubprocessBackend", "UnsafeWarning", "open_backend"]
 
 
 class UnsafeWarning(UserWarning):
-    """Something is run without any isolation. Given each time a sandbox is made that is none."""
+    """Programs run without isolation. Issued for each sandbox."""
 
 
 def open_backend() -> UnsafeSubprocessBackend:
-    """For the registry: one that keeps its sandboxes in the folder for temporary files.
+    """For the registry: a backend that keeps its sandboxes in the folder for temporary files.
 
     Raises:
         BackendUnavailableError: this is neither Linux nor macOS.
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     if name != "UnsafeSubprocessBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if os.name != "posix":
-        # Before the rest is imported: it needs fcntl, termios and process groups to be loaded at all.
+        # Before the rest is imported, which needs fcntl, termios and process groups.
         raise BackendUnavailableError(
             "the unsafe-subprocess backend needs Linux or macOS",
             op="create",

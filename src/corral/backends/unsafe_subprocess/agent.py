@@ -1,4 +1,4 @@
-"""The agent of a sandbox: a child of ours that runs its programs, and ends all of them with us."""
+"""The agent of a sandbox: a child process that runs its programs, and ends them with this process."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _READ_BYTES = 256 * 1024
 
 _children: weakref.WeakSet[Child] = weakref.WeakSet()
 _processes: set[subprocess.Popen[bytes]] = set()
-"""Those that were not waited for yet: a sandbox may be forgotten, or lose its event loop, before they have ended."""
+"""Agents that were not waited for yet: a sandbox may be forgotten, or lose its event loop, before they end."""
 _portal = PerProcess(lambda: Portal("corral-unsafe", workers=2))
 _registered = False
 _lock = threading.Lock()
 
 
 def get_portal() -> Portal:
-    """The event loop on which this process speaks to its agents."""
+    """The event loop on which this process talks to its agents."""
     return _portal.get()
 
 
 class Child:
-    """A process with the agent, over a socket. See `corral.base.agent.channel.Transport`."""
+    """An agent's process: a `corral.base.agent.channel.Transport` over a socket."""
 
     slow = False
 
     def __init__(self, *, lock: int | None = None) -> None:
-        """With `lock`, the child holds this open for as long as it lives."""
+        """With `lock`, the child holds this descriptor open as long as it lives."""
         code = f'import sys;exec(compile(sys.stdin.buffer.read({len(agent_text())}),"corral","exec"))'
         self._made_by = os.getpid()
         self._socket, theirs = socket.socketpair()
@@ -66,7 +66,7 @@ class Child:
             raise
         finally:
             theirs.close()
-        with _lock:  # sandboxes are made in several threads at once
+        with _lock:  # sandboxes are created in several threads at once
             _processes.difference_update([process for process in _processes if process.poll() is not None])
             _processes.add(self.process)
             _children.add(self)
@@ -103,12 +103,12 @@ class Child:
     disconnect = end
 
     def close(self) -> None:
-        """Ask for the end, which is that of everything that it runs. Does not wait; from any thread, and again."""
+        """Ask the agent to end, with everything it runs. Does not wait. Idempotent; any thread may call."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def finish(self) -> None:
-        """Wait until nothing of it is left. One that does not end is killed; what it leaves is swept later."""
+        """Wait for its end. If it does not end, it is killed, and a later sweep removes its files."""
         try:
             self.process.wait(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -119,16 +119,16 @@ class Child:
 
     @property
     def is_ours(self) -> bool:
-        """True if this process made it, and not one that it was forked from."""
+        """True if this process started it, and not one that it was forked from."""
         return self._made_by == os.getpid()
 
     def forget(self) -> None:
-        """In a forked child: the agent is the parent's, with which it must end."""
+        """In a forked child: the agent belongs to the parent, and must end with it."""
         self._socket.close()
 
 
 class Agents:
-    """The agents of one sandbox: that of its owner, and one in each process forked from it that runs something."""
+    """The agents of one sandbox: its owner's, and one for each forked process that runs something."""
 
     def __init__(self, place: HostFolder, *, seconds: float | None) -> None:
         self.sandbox_id = place.sandbox_id
@@ -138,7 +138,7 @@ class Agents:
         self._channels: dict[int, asyncio.Task[Channel]] = {}
 
     async def start(self) -> None:
-        """Start the owner's. Raises: BackendUnavailableError."""
+        """Start the owner's agent. Raises: BackendUnavailableError."""
         try:
             await get_portal().finish(self.channel())
         except (SandboxGoneError, TimeoutError) as error:
@@ -147,7 +147,7 @@ class Agents:
             ) from error
 
     async def channel(self) -> Channel:
-        """That of this process. On the portal. Raises: SandboxGoneError."""
+        """The channel of this process. On the portal only. Raises: SandboxGoneError."""
         opening = self._channels.get(os.getpid())
         if opening is None:
             opening = asyncio.ensure_future(self._open())
@@ -180,25 +180,25 @@ class Agents:
             raise self.gone(op)
 
     def gone(self, op: str | None = None) -> SandboxGoneError:
-        """What every call raises once it has ended."""
+        """The error for a sandbox that has ended."""
         return SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, op=op, hint="make a new one")
 
     async def explain(self, op: str) -> CorralError:
-        """With its agent, the sandbox has ended. One that runs and does not answer is to be given up."""
+        """The error for an agent that does not answer. If the agent has ended, so has the sandbox."""
         if not self.is_alive():
             return self.gone(op)
         return ExecError("the agent of the sandbox does not respond", sandbox_id=self.sandbox_id, op=op)
 
     async def wait_end(self) -> None:
-        """Until nothing of it is left."""
+        """Wait for the end of the owner's agent."""
         if self.owner.is_ours:
-            # At the end of the program there is no thread for it any more; `end_all` waits then.
+            # At the end of the program no thread can be started any more; `end_all` waits then.
             with contextlib.suppress(RuntimeError):
                 await asyncio.to_thread(self.owner.finish)
 
 
 def find_python() -> str:
-    """What the agent runs on. Raises: BackendUnavailableError."""
+    """The Python that runs the agent. Raises: BackendUnavailableError."""
     found = sys.executable or shutil.which("python3")
     if not found:
         raise BackendUnavailableError("no Python found to run the agent", op="create", hint="put python3 on PATH")
@@ -216,7 +216,7 @@ def _register() -> None:
 
 
 def end_all() -> None:
-    """At exit: end what is ours, without an event loop."""
+    """At exit: end the agents of this process, without an event loop."""
     with _lock:
         children, processes = list(_children), list(_processes)
     for child in children:

@@ -1,4 +1,4 @@
-"""Makes and ends sandboxes that are none, and says so each time."""
+"""Creates and deletes sandboxes without isolation, and warns each time."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ WARNING = (
     "with your files and your network"
 )
 _NOTES = (
-    "NO ISOLATION: programs run as whoever calls, with all files and the network of the host",
+    "NO ISOLATION: programs run as your user, with all files and the network of the host",
     "no limits: resources= is not looked at",
     "programs see real paths: spec.workdir is a temporary folder, and /tmp is the sandbox's own for the file methods",
 )
 _NOTES_ELSEWHERE = (
     "between stdout and stderr the order is only close",
-    "a call's tree is found by parent and process group: who leaves both is not ended with it",
+    "a call's tree is found by parent and process group: a process that leaves both is not ended with it",
 )
 
 log = logging.getLogger("corral.unsafe")
@@ -52,8 +52,7 @@ class UnsafeSubprocessBackend(Backend):
         self._tokens: TokenBook[HostSandbox] = TokenBook()
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
-        # Warns.
-        _refuse_what_is_missing(spec)
+        _refuse_unsupported(spec)
         warnings.warn(WARNING, UnsafeWarning, stacklevel=2)
         log.warning(WARNING)
         sandbox = await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
@@ -71,7 +70,7 @@ class UnsafeSubprocessBackend(Backend):
             discard(place.root)
             raise
         finally:
-            os.close(place.lock)  # the agent has it; if it does not start, the folder will be swept
+            os.close(place.lock)  # the agent has it; if the agent does not start, the folder will be swept
         try:
             await agents.start()
         except BaseException:
@@ -106,12 +105,12 @@ class UnsafeSubprocessBackend(Backend):
         await asyncio.gather(*(agents.wait_end() for agents in ours))
 
     def count_living(self) -> int:
-        """How many sandboxes have a folder, whoever made them."""
+        """The number of sandboxes that have a folder, of all processes."""
         return sum(path.is_dir() for path in find_base(self._folder).iterdir())
 
 
 def _discard(agents: Agents, place: HostFolder) -> None:
-    """Undo what was begun. The agent removes the folder itself once it knows of it."""
+    """Undo a failed creation. Once the agent knows the folder, it removes it itself."""
     agents.owner.finish()
     discard(place.root)
 
@@ -124,8 +123,8 @@ def _lacks_detach(operation: str) -> CapabilityError:
     )
 
 
-def _refuse_what_is_missing(spec: Spec) -> None:
-    spec_options = {
+def _refuse_unsupported(spec: Spec) -> None:
+    refused = {
         "images": (spec.image is not None, "it runs the host's own programs; backend='docker' runs images"),
         "list of hosts": (spec.network.mode == "allow", "the host's network is open to its programs"),
         "packages": (bool(spec.packages), "install them where you run this"),
@@ -134,6 +133,6 @@ def _refuse_what_is_missing(spec: Spec) -> None:
         "snapshot": (spec.snapshot is not None, "copy files with files.upload"),
         "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
     }
-    for power, (wanted, hint) in spec_options.items():
-        if wanted:
-            raise CapabilityError(f"the {NAME} backend does not support {power}", op="create", hint=hint)
+    for option, (given, hint) in refused.items():
+        if given:
+            raise CapabilityError(f"the {NAME} backend does not support {option}", op="create", hint=hint)

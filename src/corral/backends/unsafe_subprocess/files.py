@@ -1,4 +1,4 @@
-"""Files of a sandbox that is a folder of the host. Reading is free; what is changed must lie in the sandbox."""
+"""Files of a sandbox that is a folder of the host. Any file may be read; only files in the sandbox may be changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANGING = frozenset(("mkdir", "link", "move", "remove", *_FOLLOWED))
 
 
 class HostFiles(TaskFiles):
-    """Files of the host, by the agent of the sandbox."""
+    """Files of the host, through the agent of the sandbox."""
 
     def __init__(
         self, spawn: Spawn, *, workdir: str, names: Names, sandbox_id: str, guard: Callable[[], None],
@@ -37,7 +37,7 @@ class HostFiles(TaskFiles):
         self._plain, self.at = self.at, self._real
 
     def _real(self, path: PathLike) -> SandboxPath:
-        """The real path that a caller's stands for."""
+        """The path on the host for a caller's path."""
         kind = FollowedPath if isinstance(path, FollowedPath) else SandboxPath
         return kind(self._names.resolve(self._plain(path)))
 
@@ -55,12 +55,12 @@ class HostFiles(TaskFiles):
             keys = ("source", "target") if operation == "move" else ("path",)
             with told(message[keys[0]], sandbox_id=self._sandbox_id, op=operation):
                 real = {key: self._ours(message[key], follow=follow) for key in keys}
-            if operation != "replace":  # which names the files by the path that was given
+            if operation != "replace":  # its result names files by the given path
                 message = {**message, **real}
         return await self._spawn_any(message, stdin)
 
     def _ours(self, path: str, *, follow: bool) -> str:
-        """A path that may be changed. Raises: PermissionError."""
+        """The real path, which must lie in the sandbox. Raises: PermissionError."""
         folder, name = os.path.split(path)
         if isinstance(path, FollowedPath):
             real: str = path

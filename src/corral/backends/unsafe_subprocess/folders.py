@@ -1,7 +1,7 @@
-"""Where sandboxes lie on the host, who holds them, and what their paths mean.
+"""The folders of sandboxes on the host, their locks, and what their paths mean.
 
-Each has a folder of its own with `home` (the workdir of its programs) and `tmp`. It lives as long as somebody holds its
-lock, which the kernel releases with the process; what nobody holds is swept by whoever comes next.
+Each sandbox has a folder with `home` (the workdir of its programs) and `tmp`. It lives as long as a process holds its
+lock, which the kernel releases with the process; the next backend sweeps folders whose lock is free.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LOCK_SUFFIX = ".lock"
 
 
 def find_base(given: Path | str | None = None) -> Path:
-    """The folder of all sandboxes of this user; made if it is not there.
+    """The folder of all sandboxes of this user, created if missing.
 
     Raises:
-        BackendUnavailableError: somebody else has made it.
+        BackendUnavailableError: it belongs to another user, or others can write to it.
     """
     base = Path(given) if given is not None else Path(tempfile.gettempdir()) / f"corral-unsafe-{os.getuid()}"
     base.mkdir(mode=0o700, parents=given is not None, exist_ok=True)
@@ -45,7 +45,7 @@ class HostFolder:
     sandbox_id: str
     root: Path
     lock: int
-    """The descriptor of its lock; whoever has it open holds the sandbox."""
+    """The descriptor of its lock; a process that has it open holds the sandbox."""
 
     @property
     def home(self) -> str:
@@ -59,7 +59,7 @@ class HostFolder:
 
 
 def make_folder(base: Path) -> HostFolder:
-    """A new folder, locked before it exists: no sweep can come between."""
+    """Create a folder, locked before it exists, so that no sweep can remove it."""
     while True:
         sandbox_id = str(uuid.uuid4())
         lock = os.open(base / f"{sandbox_id}{_LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -79,7 +79,7 @@ def make_folder(base: Path) -> HostFolder:
 
 
 def sweep(base: Path) -> None:
-    """Remove what nobody holds."""
+    """Remove the sandboxes whose lock is free."""
     for path in base.glob(f"*{_LOCK_SUFFIX}"):
         with contextlib.suppress(OSError):
             lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -91,26 +91,26 @@ def sweep(base: Path) -> None:
 
 
 def discard(root: Path) -> None:
-    """Remove a folder of any depth and with any modes, and its lock: two programs know how."""
+    """Remove a folder and its lock. By `chmod` and `rm`, which handle any depth and mode."""
     subprocess.run(["chmod", "-R", "u+rwx", str(root)], stderr=subprocess.DEVNULL, check=False)
     subprocess.run(["rm", "-rf", str(root)], stderr=subprocess.DEVNULL, check=False)
     root.with_name(f"{root.name}{_LOCK_SUFFIX}").unlink(missing_ok=True)
 
 
 class Names:
-    """What paths of callers mean on the host.
+    """Translates callers' paths to paths of the host.
 
-    Programs see the host as it is, and so do these names, with two exceptions: the workdir that was wished for and
-    `/tmp` are the sandbox's own folders. What is changed must lie in those.
+    They are the same, except for the requested workdir and `/tmp`, which are the sandbox's own folders. Only files in
+    those may be changed.
     """
 
-    def __init__(self, place: HostFolder, *, wished: str) -> None:
+    def __init__(self, place: HostFolder, *, workdir: str) -> None:
         self._root = str(place.root)
-        aliases = ((wished.rstrip("/"), place.home), (TEMPORARY, place.temporary))
+        aliases = ((workdir.rstrip("/"), place.home), (TEMPORARY, place.temporary))
         self._aliases = tuple((alias, real) for alias, real in aliases if alias)
 
     def resolve(self, path: str) -> str:
-        """The real one."""
+        """The path on the host."""
         if self._is_below(path, self._root):
             return path
         for alias, real in self._aliases:
@@ -119,7 +119,7 @@ class Names:
         return path
 
     def is_ours(self, path: str) -> bool:
-        """Whether a real path, its links followed, is in one of the sandbox's folders."""
+        """True if a real path, with its links followed, is in one of the sandbox's folders."""
         return any(self._is_below(path, real) for _, real in self._aliases) or self._is_below(path, self._root)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""One sandbox that is none: a folder of the host, and programs that run as whoever calls."""
+"""One sandbox without isolation: a folder of the host, and programs that run as the caller's user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HostSandbox(SandboxPrimitives):
         super().__init__(sandbox_id=place.sandbox_id, spec=real, backend=NAME)
         self._where = place
         self._agents = agents
-        self._names = Names(place, wished=spec.workdir)
+        self._names = Names(place, workdir=spec.workdir)
         self._created = time.time()
         seconds = spec.lifetime.seconds
         self._deadline = time.monotonic() + seconds if seconds is not None else None
@@ -71,7 +71,7 @@ class HostSandbox(SandboxPrimitives):
 
     def _refuse(self, request: SpawnRequest) -> None:
         if request.user != USER:
-            power, hint = "users", "programs run as whoever calls: leave user= away"
+            power, hint = "users", "programs run as your user: leave out user="
         elif request.read_only or request.hidden:
             power, hint = "views", "the embedded backend supports them"
         else:
@@ -79,7 +79,7 @@ class HostSandbox(SandboxPrimitives):
         raise CapabilityError(f"the {NAME} backend does not support {power}", sandbox_id=self.id, op="exec", hint=hint)
 
     def _find_folder(self, cwd: str) -> str:
-        """Where a program begins. Any folder of the host may be named, but no link leads to one unseen."""
+        """The folder on the host for a cwd. Any folder may be named, but not through a link in the sandbox."""
         folder = self._names.resolve(cwd)
         if self._names.is_ours(folder) and not self._names.is_ours(os.path.realpath(folder)):
             raise WorkdirError(
@@ -110,7 +110,7 @@ class HostSandbox(SandboxPrimitives):
     # Life.
 
     def release(self) -> Awaitable[None]:
-        if self._agents.owner.is_ours:  # in a forked child it is its parent's, which goes on with it
+        if self._agents.owner.is_ours:  # in a forked child it belongs to the parent, which goes on using it
             self._agents.owner.close()
         return self._agents.wait_end()
 
