@@ -73,6 +73,14 @@ class CorralError(Exception):
     code: ClassVar[str] = "corral"
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(cls, *, code: str | None = None, retryable: bool | None = None) -> None:
+        """A class without these keywords has those of its base class."""
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
+        if retryable is not None:
+            cls.retryable = retryable
+
     def __init__(self, message: str, *, sandbox_id: str | None = None, op: str | None = None, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
@@ -84,117 +92,79 @@ class CorralError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
-class SpecError(CorralError, ValueError):
+class SpecError(CorralError, ValueError, code="spec"):
     """The request is invalid."""
 
-    code = "spec"
 
-
-class UnknownLanguageError(SpecError):
+class UnknownLanguageError(SpecError, code="unknown_language"):
     """Unknown language."""
 
-    code = "unknown_language"
 
-
-class VariableError(SpecError, LookupError):
+class VariableError(SpecError, LookupError, code="variable"):
     """Variables without a value; `names` lists all of them."""
-
-    code = "variable"
 
     def __init__(self, message: str, *, names: tuple[str, ...] = (), **details: Unpack[Details]) -> None:
         super().__init__(message, **details)
         self.names = names
 
 
-class BackendError(CorralError):
+class BackendError(CorralError, code="backend"):
     """The backend failed."""
 
-    code = "backend"
 
-
-class BackendUnavailableError(BackendError):
+class BackendUnavailableError(BackendError, code="backend_unavailable"):
     """Not possible on this machine or service; the hint says how to make it possible."""
 
-    code = "backend_unavailable"
 
-
-class RateLimitedError(BackendUnavailableError):
+class RateLimitedError(BackendUnavailableError, code="rate_limited", retryable=True):
     """The service's rate limit is exceeded, also after retries."""
 
-    code = "rate_limited"
-    retryable = True
 
-
-class HostExhaustedError(BackendUnavailableError):
+class HostExhaustedError(BackendUnavailableError, code="host_exhausted", retryable=True):
     """This process, its user or the machine is out of file descriptors or memory.
 
     The sandbox may still be running. The message says what is used up, the hint what to do.
     """
 
-    code = "host_exhausted"
-    retryable = True
 
-
-class UnknownBackendError(BackendError, ValueError):
+class UnknownBackendError(BackendError, ValueError, code="unknown_backend"):
     """Unknown backend."""
 
-    code = "unknown_backend"
 
-
-class CapabilityError(BackendError, NotImplementedError):
+class CapabilityError(BackendError, NotImplementedError, code="capability"):
     """The backend does not support the operation."""
 
-    code = "capability"
 
-
-class EnvironmentFullError(BackendError):
+class EnvironmentFullError(BackendError, code="environment_full", retryable=True):
     """The environment is at its limit of sandboxes, and all of them are in use."""
 
-    code = "environment_full"
-    retryable = True
 
-
-class SandboxError(CorralError):
+class SandboxError(CorralError, code="sandbox"):
     """A sandbox failed or is unusable."""
 
-    code = "sandbox"
 
-
-class SandboxGoneError(SandboxError):
+class SandboxGoneError(SandboxError, code="sandbox_gone"):
     """Sandbox not found: it has ended, or never existed."""
 
-    code = "sandbox_gone"
 
-
-class SandboxStoppedError(SandboxGoneError):
+class SandboxStoppedError(SandboxGoneError, code="sandbox_stopped"):
     """The sandbox is stopped: its processes have ended, its files are kept, and it can be started again."""
 
-    code = "sandbox_stopped"
 
-
-class SandboxPausedError(SandboxError):
+class SandboxPausedError(SandboxError, code="sandbox_paused"):
     """The sandbox is paused: resume it before using it."""
 
-    code = "sandbox_paused"
 
-
-class SnapshotNotFoundError(SandboxError, LookupError):
+class SnapshotNotFoundError(SandboxError, LookupError, code="snapshot_not_found"):
     """Snapshot not found."""
 
-    code = "snapshot_not_found"
 
-
-class SandboxClosedError(SandboxError):
+class SandboxClosedError(SandboxError, code="sandbox_closed"):
     """You closed the sandbox."""
 
-    code = "sandbox_closed"
 
-
-class LeftBehindError(SandboxError):
+class LeftBehindError(SandboxError, code="left_behind", retryable=True):
     """Sandboxes that could not be deleted: `failures` has the error for each id. Closing again retries."""
-
-    code = "left_behind"
-    retryable = True
 
     def __init__(
         self, message: str, *, failures: Mapping[str, Exception] | None = None, **details: Unpack[Details]
@@ -203,46 +173,32 @@ class LeftBehindError(SandboxError):
         self.failures = dict(failures or {})
 
 
-class ExecError(CorralError):
+class ExecError(CorralError, code="exec"):
     """A program could not be started or controlled."""
 
-    code = "exec"
 
-
-class InvalidCommandError(ExecError, ValueError):
+class InvalidCommandError(ExecError, ValueError, code="invalid_command"):
     """The command, its environment or its timeout is invalid."""
 
-    code = "invalid_command"
 
-
-class WorkdirError(ExecError, FileNotFoundError):
+class WorkdirError(ExecError, FileNotFoundError, code="workdir"):
     """The working folder does not exist, or is not a folder."""
 
-    code = "workdir"
 
-
-class NameTakenError(ExecError):
+class NameTakenError(ExecError, code="name_taken"):
     """A recorded program, session or terminal of that name already exists."""
 
-    code = "name_taken"
 
-
-class NotRecordedError(ExecError, LookupError):
+class NotRecordedError(ExecError, LookupError, code="not_recorded"):
     """Recorded program, session, terminal or command not found."""
 
-    code = "not_recorded"
 
-
-class SessionEndedError(ExecError):
+class SessionEndedError(ExecError, code="session_ended"):
     """The session's shell has exited."""
 
-    code = "session_ended"
 
-
-class ExitError(ExecError):
+class ExitError(ExecError, code="exit"):
     """The program failed and `check=True` was given."""
-
-    code = "exit"
 
     def __init__(self, message: str, *, result: ExecResult, **details: Unpack[Details]) -> None:
         super().__init__(message, **details)
@@ -254,115 +210,80 @@ class ExitError(ExecError):
         return rebuild, (self.message,)
 
 
-class ExecTimeoutError(ExitError, TimeoutError):
+class ExecTimeoutError(ExitError, TimeoutError, code="exec_timeout"):
     """The program timed out and `check=True` was given."""
 
-    code = "exec_timeout"
 
-
-class SandboxFileError(CorralError, OSError):
+class SandboxFileError(CorralError, OSError, code="file"):
     """A file operation failed. `path` is the path inside."""
-
-    code = "file"
 
     def __init__(self, message: str, *, path: str | None = None, **details: Unpack[Details]) -> None:
         CorralError.__init__(self, message, **details)
         self.path = path
 
 
-class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError):
+class SandboxFileNotFoundError(SandboxFileError, FileNotFoundError, code="file_not_found"):
     """No such file or folder inside."""
 
-    code = "file_not_found"
 
-
-class SandboxFileExistsError(SandboxFileError, FileExistsError):
+class SandboxFileExistsError(SandboxFileError, FileExistsError, code="file_exists"):
     """The file or folder already exists, or a folder is not empty."""
 
-    code = "file_exists"
 
-
-class SandboxPermissionError(SandboxFileError, PermissionError):
+class SandboxPermissionError(SandboxFileError, PermissionError, code="file_permission"):
     """The user inside has no permission."""
 
-    code = "file_permission"
 
-
-class SandboxIsFolderError(SandboxFileError, IsADirectoryError):
+class SandboxIsFolderError(SandboxFileError, IsADirectoryError, code="is_folder"):
     """A folder where a file is needed."""
 
-    code = "is_folder"
 
-
-class SandboxNotFolderError(SandboxFileError, NotADirectoryError):
+class SandboxNotFolderError(SandboxFileError, NotADirectoryError, code="not_folder"):
     """A file where a folder is needed."""
 
-    code = "not_folder"
 
-
-class SandboxFileKindError(SandboxFileError):
+class SandboxFileKindError(SandboxFileError, code="file_kind"):
     """A FIFO, socket, device or /proc file where a regular one is needed."""
 
-    code = "file_kind"
 
-
-class SandboxLinkError(SandboxFileError):
+class SandboxLinkError(SandboxFileError, code="file_link"):
     """A part of the path became a symlink after its permission was checked."""
 
-    code = "file_link"
 
-
-class SandboxFileTooLargeError(SandboxFileError):
+class SandboxFileTooLargeError(SandboxFileError, code="file_too_large"):
     """The file is larger than the limit of the call."""
 
-    code = "file_too_large"
 
-
-class SandboxFileInterruptedError(SandboxFileError):
+class SandboxFileInterruptedError(SandboxFileError, code="file_interrupted"):
     """A program inside killed the file agent during the operation (possible as an ordinary user)."""
 
-    code = "file_interrupted"
 
-
-class SandboxNoSpaceError(SandboxFileError):
+class SandboxNoSpaceError(SandboxFileError, code="no_space"):
     """The sandbox's disk or inodes are used up."""
 
-    code = "no_space"
 
-
-class EditError(SandboxFileError):
+class EditError(SandboxFileError, code="edit"):
     """The text to replace is not in the file, or not exactly once; `count` says how often."""
-
-    code = "edit"
 
     def __init__(self, message: str, *, path: str | None = None, count: int = 0, **details: Unpack[Details]) -> None:
         super().__init__(message, path=path, **details)
         self.count = count
 
 
-class EditConflictError(SandboxFileError):
+class EditConflictError(SandboxFileError, code="edit_conflict", retryable=True):
     """The file has changed since it was read."""
 
-    code = "edit_conflict"
-    retryable = True
 
-
-class PolicyError(CorralError, PermissionError):
+class PolicyError(CorralError, PermissionError, code="policy"):
     """A rule of the caller forbids the operation."""
 
-    code = "policy"
 
-
-class RunFolderError(CorralError):
+class RunFolderError(CorralError, code="run_folder"):
     """Not a contest's run folder, in use by another process, or of another contest."""
 
-    code = "run_folder"
 
-
-class JudgeError(CorralError):
+class JudgeError(CorralError, code="judge"):
     """A judge of a contest failed: `judge` names the gate or score, `candidate` the candidate, if only one."""
-
-    code = "judge"
 
     def __init__(
         self, message: str, *, judge: str = "", candidate: str | None = None, **details: Unpack[Details]
@@ -372,10 +293,8 @@ class JudgeError(CorralError):
         self.candidate = candidate
 
 
-class EngineFaultError(CorralError):
+class EngineFaultError(CorralError, code="engine_fault"):
     """A bug in the engine."""
-
-    code = "engine_fault"
 
 
 FILE_ERRORS_BY_ERRNO: dict[int, type[SandboxFileError]] = {
