@@ -311,14 +311,14 @@ class _Broken:
 
 def test_weak_point_12_what_starts_too_late_is_undone_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = _Slow()
-    monkeypatch.setattr("corral.adapters.pydantic_ai.daytona._open_backend", lambda options: slow)
+    monkeypatch.setattr("corral.adapters.pydantic_ai.daytona.DaytonaBackend", lambda **options: slow)
     with pytest.raises(RuntimeError, match=r"^Daytona sandbox failed to start within 0\.2 seconds$"):
         DaytonaSandbox(api_key="key", startup_timeout=0.2)
     assert slow.given_up.is_set()
 
 
 def test_weak_point_12_the_real_cause_of_a_failed_start_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corral.adapters.pydantic_ai.daytona._open_backend", lambda options: _Broken())
+    monkeypatch.setattr("corral.adapters.pydantic_ai.daytona.DaytonaBackend", lambda **options: _Broken())
     with pytest.raises(BackendUnavailableError, match="the quota is used up"):
         DaytonaSandbox(api_key="key")
 
