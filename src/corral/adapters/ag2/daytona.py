@@ -14,7 +14,7 @@ from typing import Any
 
 from corral.adapters.ag2.coding import BlockResult, DaytonaCodeResult
 from corral.adapters.ag2.executor import CodeExecutorBase
-from corral.adapters.ag2.sandbox import told_late
+from corral.adapters.ag2.sandbox import describe_timeout
 from corral.adapters.ag2.service import DaytonaSandboxResources, ServiceBackend, read_limits, resources_of
 from corral.client.sync import Sandbox
 from corral.concurrency.portal import get_portal
@@ -123,7 +123,7 @@ class DaytonaCodeExecutor(CodeExecutorBase):
         return BlockResult(language, 1, f"{prefix}: {error}", error=error)
 
     def _timed_out(self, block: BlockResult) -> BlockResult:
-        output = told_late(f"Execution timed out: no end after {self._timeout:g} seconds", block.output)
+        output = describe_timeout(f"Execution timed out: no end after {self._timeout:g} seconds", block.output)
         return BlockResult(block.language, 1, output, block.result)
 
     def _join(self, done: Sequence[BlockResult]) -> str:

@@ -81,7 +81,7 @@ class Adapted(Closing):
             except CorralError as error:
                 if is_not_installed(error):
                     return Ran(str(error), NOT_FOUND_EXIT_CODE)
-                return Ran(told_failure(error, self.words), 1)
+                return Ran(describe_failure(error, self.words), 1)
         output = read_output(result, self.words, self.timeout if seconds is None else seconds, self.max_output)
         return Ran(output, result.exit_code, result)
 
@@ -209,25 +209,25 @@ def read_output(result: ExecResult, words: Words, seconds: float, most: int | No
     if most is not None and len(output) > most:
         total = result.stdout_total_bytes + result.stderr_total_bytes if result.truncated else 0
         output = f"{output[:most]}\n[truncated: showing first {most} of {max(total, len(output))} chars]"
-    return told_late(words.late.format(seconds=seconds), output) if result.timed_out else output
+    return describe_timeout(words.late.format(seconds=seconds), output) if result.timed_out else output
 
 
-def told_late(remark: str, output: str) -> str:
+def describe_timeout(remark: str, output: str) -> str:
     """The remark, by which AG2's programs recognise a timeout, and what was printed before it."""
     return f"{remark}; it had printed:\n{output}" if output.strip() else remark
 
 
-def told_failure(error: CorralError, words: Words) -> str:
+def describe_failure(error: CorralError, words: Words) -> str:
     """A failure as output. Raises: the error itself, if a model can do nothing about it."""
     if isinstance(error, SandboxClosedError):
         raise closed_error(words) from error
     # That a sandbox is gone is never output for a model.
-    told = None if isinstance(error, SandboxError) else words.failed(error)
-    if told is None and isinstance(error, MENDABLE):
-        told = str(error)
-    if told is None:
+    output = None if isinstance(error, SandboxError) else words.failed(error)
+    if output is None and isinstance(error, MENDABLE):
+        output = str(error)
+    if output is None:
         raise error
-    return told
+    return output
 
 
 def closed_error(words: Words) -> ClosedError:

@@ -72,7 +72,7 @@ class SandboxCodeTool(_Wrapped):
 
         async def run_code(code: str, language: _Language, ctx: _Context) -> str:
             result = await env.run(code, language, context=ctx)
-            return fit(told(result.output, result.exit_code), env)
+            return fit(with_exit_code(result.output, result.exit_code), env)
 
         self._env = env
         text = description.format(languages=", ".join(env.supported_languages))
@@ -195,7 +195,7 @@ class _OwnShell:
             return error.message
         if isinstance(self._environment, AdaptedSandbox):
             self._environment.result = ran.result or self._environment.result
-        return told(ran.output, ran.exit_code)
+        return with_exit_code(ran.output, ran.exit_code)
 
 
 class _Opening:
@@ -206,7 +206,7 @@ class _Opening:
         self.workdir = str(sandbox.workdir)
 
 
-def told(output: str, exit_code: int) -> str:
+def with_exit_code(output: str, exit_code: int) -> str:
     """The text for a model: the output, and the exit code if it is not 0."""
     if exit_code == 0:
         return output

@@ -68,8 +68,8 @@ class RunGate(Gate):
     def _check_approved(self, operation: Operation, path: str, real: str) -> None:
         """Refuse an approval of a link that led elsewhere when it was approved. Raises: ToolFailed."""
         metadata = self._ctx.tool_call_metadata
-        told = metadata.get("target") if isinstance(metadata, dict) else None
-        if (self._rules.shown.pop(self._ctx.tool_call_id or "", None) or told) != real:
+        approved = metadata.get("target") if isinstance(metadata, dict) else None
+        if (self._rules.shown.pop(self._ctx.tool_call_id or "", None) or approved) != real:
             raise self.refuse(operation, path, f"it is a link, and leads to '{quote(real)}': name that file itself")
 
     async def _name(self, given: str, named: str, real: str) -> str:

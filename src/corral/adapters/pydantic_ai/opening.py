@@ -7,6 +7,7 @@ import concurrent.futures
 import hashlib
 import re
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from types import EllipsisType
@@ -24,7 +25,7 @@ LIFETIME_SECONDS = 24 * 60 * 60.0
 """The default lifetime of a sandbox that outlives its program, on a service that is paid for."""
 _PAID = "daytona"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
-_MADE = re.compile(r"s-[0-9a-f]{32}")
+_HASHED = re.compile(r"s-[0-9a-f]{32}")
 """The form of a hashed id. An id of this form is hashed too, so that it can't name another sandbox."""
 
 
@@ -54,7 +55,7 @@ class LazySandbox:
         return lazy
 
     @property
-    def begun(self) -> bool:
+    def requested(self) -> bool:
         """True if the sandbox was requested."""
         return self._making is not None
 
@@ -92,16 +93,20 @@ class LazySandbox:
             if self._finish is not None:
                 await self._finish()
 
+    def close_with(self, owner: object) -> weakref.finalize[..., object]:
+        """Close it when the owner is garbage collected; not at exit, when the backend ends what this process owns."""
+        finalizer = weakref.finalize(owner, self._close_soon)
+        finalizer.atexit = False
+        return finalizer
+
+    def _close_soon(self) -> None:
+        if self.requested:
+            get_portal().run_soon(self.close())  # not waited for: the garbage collector may run on any thread
+
     def forget(self) -> None:
         """Forget the sandbox: the next `get` calls `make` again."""
         with self._lock:
             self._making = None
-
-
-def let_go(lazy: LazySandbox) -> None:
-    """Close a forgotten sandbox. Not waited for: the garbage collector may run on any thread."""
-    if lazy.begun:
-        get_portal().run_soon(lazy.close())
 
 
 async def find_sandbox(maker: Backend, wanted: str) -> AsyncSandbox:
@@ -217,6 +222,6 @@ def choose_lifetime(given: float | EllipsisType | None, maker: Backend) -> float
 
 def make_name(sandbox_id: str) -> str:
     """A name for an id that every backend accepts; different ids have different names."""
-    if _NAME.fullmatch(sandbox_id) and not _MADE.fullmatch(sandbox_id):
+    if _NAME.fullmatch(sandbox_id) and not _HASHED.fullmatch(sandbox_id):
         return sandbox_id
     return f"s-{hashlib.sha256(sandbox_id.encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"

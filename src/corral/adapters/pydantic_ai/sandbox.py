@@ -12,12 +12,11 @@ import functools
 import logging
 import posixpath
 import time
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from types import EllipsisType
 from typing import Any, Self, TypeVar, Unpack, cast
 
-from corral.adapters.pydantic_ai.opening import LazySandbox, SandboxRequest, choose_spec, let_go
+from corral.adapters.pydantic_ai.opening import LazySandbox, SandboxRequest, choose_spec
 from corral.adapters.pydantic_ai.results import (
     MAX_OUTPUT_CHARS,
     BackgroundOutput,
@@ -144,8 +143,7 @@ class AsyncCorralSandbox:
         self.work_dir = work_dir
         self.last_error: Exception | None = None
         self._used = [time.time()]  # shared with views of `raising`
-        self._finalizer = weakref.finalize(self, let_go, lazy)
-        self._finalizer.atexit = False  # at exit the backend ends what this process owns, without an event loop
+        self._finalizer = lazy.close_with(self)
 
     @property
     def id(self) -> str:
@@ -161,7 +159,7 @@ class AsyncCorralSandbox:
     @property
     def ended(self) -> bool:
         """True if `stop` has succeeded."""
-        return self._ended or (self._stopped and not self._lazy.begun)
+        return self._ended or (self._stopped and not self._lazy.requested)
 
     async def get_box(self) -> AsyncSandbox:
         """The Corral sandbox, created if needed. Raises: what creating one raises; SandboxClosedError after `stop`."""
@@ -195,7 +193,7 @@ class AsyncCorralSandbox:
 
     async def is_alive(self) -> bool:
         """True if a command answers within ten seconds. Never raises, and creates nothing."""
-        if not self._lazy.begun:
+        if not self._lazy.requested:
             return False
         try:
             box = await self.get_box()

@@ -159,7 +159,7 @@ class CorralToolset(FunctionToolset[D]):
                 return await self._read_tagged(ctx, sandbox, path, offset, limit)
             text = await sandbox.read(path, offset, limit)
             if text.startswith("Error: "):
-                _let_mend(ctx, text)
+                _retry(ctx, text)
             return make_harmless(text)
 
     async def write_file(self, ctx: RunContext[D], path: str, content: str) -> str:
@@ -172,7 +172,7 @@ class CorralToolset(FunctionToolset[D]):
         async with self.open_sandbox(ctx) as sandbox:
             result = await sandbox.write(path, content)
             if result.error is not None:
-                _let_mend(ctx, f"Error: {result.error}")
+                _retry(ctx, f"Error: {result.error}")
             return texts.render_written(path, content)
 
     async def edit_file(
@@ -264,7 +264,7 @@ class CorralToolset(FunctionToolset[D]):
             hidden = self._ignore_hidden if ignore_hidden is None else ignore_hidden
             matches = await sandbox.grep_raw(pattern, path, glob_pattern, hidden)
             if isinstance(matches, str):
-                _let_mend(ctx, matches)
+                _retry(ctx, matches)
             return texts.render_matches(pattern, matches, mode=output_mode, truncated=is_truncated(matches))
 
     async def execute(self, ctx: RunContext[D], command: str, timeout: float | None = EXECUTE_SECONDS) -> str:
@@ -277,7 +277,7 @@ class CorralToolset(FunctionToolset[D]):
         async with self.open_sandbox(ctx) as sandbox:
             response = await sandbox.execute(command, timeout)
             if response.error is not None:
-                _let_mend(ctx, response.output)
+                _retry(ctx, response.output)
             return texts.render_execution(response)
 
     async def _call_background(self, name: str, ctx: RunContext[D], **arguments: Any) -> str:
@@ -289,10 +289,10 @@ class CorralToolset(FunctionToolset[D]):
                 max_chars=MAX_OUTPUT_CHARS,
                 prepare=lambda box: BackgroundCommands(box, {}, sandbox.work_dir, gate),
             )
-            told = await tools[name].call(arguments)
-            if not told.ok:
-                _let_mend(ctx, told)
-            return str(told)
+            result = await tools[name].call(arguments)
+            if not result.ok:
+                _retry(ctx, result)
+            return str(result)
 
     async def _read_image(self, ctx: RunContext[D], sandbox: AsyncCorralSandbox, path: str, kind: str) -> BinaryContent:
         try:
@@ -303,7 +303,7 @@ class CorralToolset(FunctionToolset[D]):
         except SandboxFileError:
             data = b""
         if not data:
-            _let_mend(ctx, f"Error: Image file '{quote(path)}' not found or empty")
+            _retry(ctx, f"Error: Image file '{quote(path)}' not found or empty")
         return BinaryContent(data=data, media_type=kind)
 
     async def _read_tagged(
@@ -312,16 +312,16 @@ class CorralToolset(FunctionToolset[D]):
         try:
             window = await sandbox.read_window(path, offset=offset, limit=limit)
         except SandboxFileNotFoundError:
-            _let_mend(ctx, f"Error: File '{quote(path)}' not found")
+            _retry(ctx, f"Error: File '{quote(path)}' not found")
         except SandboxFileError as error:
-            _let_mend(ctx, f"Error: {quote(str(error))}")
+            _retry(ctx, f"Error: {quote(str(error))}")
         if (problem := describe_window_error(window, quote(path), offset)) is not None:
-            _let_mend(ctx, f"Error: {problem}")
+            _retry(ctx, f"Error: {problem}")
         return texts.render_tagged(window, offset=max(0, offset), hash_length=self._hash_length)
 
     def _check_edit(self, ctx: RunContext[D], result: EditResult) -> EditResult:
         if result.error is not None:
-            _let_mend(ctx, f"Error: {quote(result.error, max_chars=1000)}")
+            _retry(ctx, f"Error: {quote(result.error, max_chars=1000)}")
         return result
 
 
@@ -363,7 +363,7 @@ def create_console_toolset(
     )
 
 
-def _let_mend(ctx: RunContext[Any], text: str) -> Never:
+def _retry(ctx: RunContext[Any], text: str) -> Never:
     """Raises: ModelRetry; ToolFailed, with which the run goes on, if the model has no attempt left."""
     text = make_harmless(text)
     if ctx.last_attempt:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, Unpack
@@ -24,7 +23,7 @@ from pydantic_ai.workspaces import (
     WorkspaceUnavailableError,
 )
 
-from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, choose_spec, detach, find_sandbox, let_go
+from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, choose_spec, detach, find_sandbox
 from corral.base.command import bash_text
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
@@ -72,8 +71,7 @@ class CorralWorkspace:
         self._origin = _Origin(backend, choose_spec(spec, spec_options), lifetime_seconds, ref)
         self._lazy = LazySandbox(self._origin.open)
         self._working_dir: str | None = None
-        self._finalizer = weakref.finalize(self, let_go, self._lazy)
-        self._finalizer.atexit = False  # a handle ends with the process
+        self._lazy.close_with(self)
 
     @property
     def ref(self) -> WorkspaceRef | None:

@@ -146,7 +146,7 @@ class Client:
         self._was_heard = True
         return result
 
-    def see_through(self, future: concurrent.futures.Future[T]) -> concurrent.futures.Future[T]:
+    def finish_before_close(self, future: concurrent.futures.Future[T]) -> concurrent.futures.Future[T]:
         """Keep the connections open until the future is done: for creations and deletions."""
         entry = os.getpid(), future
         self._unfinished.add(entry)
@@ -154,7 +154,7 @@ class Client:
         return future
 
     async def aclose(self) -> None:
-        """Close the connections after the work of `see_through` is done. A later call opens new ones."""
+        """Close the connections after the work of `finish_before_close` is done. A later call opens new ones."""
         while left := [future for process, future in list(self._unfinished) if process == os.getpid()]:
             await asyncio.gather(*map(wait_for, left), return_exceptions=True)  # their callers get the errors
         made = self._made.pop(os.getpid(), None)

@@ -135,7 +135,7 @@ class CreationBook:
                 raise BackendUnavailableError(
                     "this process is exiting: a sandbox created now would never be deleted", op="create"
                 )
-            creation.answer = creation.client.see_through(get_loop().begin(creation.make(ask)))
+            creation.answer = creation.client.finish_before_close(get_loop().begin(creation.make(ask)))
             self._creations.add(creation)
 
     def own(self, sandbox: DaytonaSandbox) -> None:
@@ -151,7 +151,7 @@ class CreationBook:
         """Start to delete a sandbox that has no owner any more. The returned future never fails."""
         with self._lock:
             if creation.undoing is None:
-                creation.undoing = creation.client.see_through(get_loop().begin(self._undo(creation)))
+                creation.undoing = creation.client.finish_before_close(get_loop().begin(self._undo(creation)))
             return creation.undoing
 
     def give_up_all(self, client: Client) -> Sequence[concurrent.futures.Future[None]]:

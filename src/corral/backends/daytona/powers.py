@@ -65,7 +65,7 @@ async def take_snapshot(remote: Remote, name: str | None) -> str:
         await remote.call(lambda box: box.create_snapshot(chosen, timeout=CHANGE_SECONDS), op="snapshot")
         return str((await find_snapshot(remote.client, chosen)).id)
 
-    taking = remote.client.see_through(get_loop().begin(take()))
+    taking = remote.client.finish_before_close(get_loop().begin(take()))
     try:
         return await wait_for(taking)
     except SpecError as error:
@@ -73,7 +73,7 @@ async def take_snapshot(remote: Remote, name: str | None) -> str:
             raise
         raise SpecError(f"snapshot {name!r}: {error.message}", op="snapshot", hint=error.hint) from error
     except asyncio.CancelledError:
-        remote.client.see_through(get_loop().begin(_delete_taken(remote.client, taking)))
+        remote.client.finish_before_close(get_loop().begin(_delete_taken(remote.client, taking)))
         raise
 
 

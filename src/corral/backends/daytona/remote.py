@@ -134,7 +134,7 @@ class Remote:
             raise error from refusal
         return channel
 
-    async def let_go(self) -> None:
+    async def close_channel(self) -> None:
         """Close the channel; its programs keep running."""
         await get_loop().finish(self.channels.let_go())
 
@@ -144,7 +144,7 @@ class Remote:
         """Start to delete it, even if the caller is cancelled; the future is done when it is deleted."""
         ending = self._endings.get(os.getpid())
         if ending is None or (ending.done() and ending.exception() is not None):
-            ending = self.client.see_through(get_loop().begin(self._end()))
+            ending = self.client.finish_before_close(get_loop().begin(self._end()))
             self._endings = {os.getpid(): ending}
         return ending
 

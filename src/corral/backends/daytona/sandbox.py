@@ -213,7 +213,7 @@ class DaytonaSandbox(SandboxPrimitives):
         if not self.is_of_this_process:
             return asyncio.sleep(0)  # in a forked child it belongs to the parent
         if not self._owned:
-            return self._remote.let_go()
+            return self._remote.close_channel()
         ending = self._remote.end()
         self._end_processes()
         return self._await_end(ending)
