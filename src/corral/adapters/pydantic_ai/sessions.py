@@ -16,8 +16,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -40,12 +39,6 @@ OnRelease = Callable[[str, Any], Awaitable[object] | object]
 T = TypeVar("T")
 _MAX_BYTES = 4 * 1024**3
 """The most that is copied to the host: a hostile sandbox must not fill its disk."""
-
-
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    waiting: int = 0
 
 
 class SessionManager:
@@ -87,7 +80,8 @@ class SessionManager:
         self._sessions: dict[str, Any] = {}
         """Session id → sandbox, the least recently used first."""
         self._given_out: dict[str, float] = {}
-        self._turns: dict[str, _Turn] = {}
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        """A session's lock exists while a caller holds it or waits for it."""
         self._making: set[str] = set()
         self._cleaning: concurrent.futures.Future[None] | None = None
 
@@ -140,7 +134,7 @@ class SessionManager:
         """Stop all sandboxes concurrently; returns their number. Failures are logged, and those sessions stay."""
         self.stop_cleanup_loop()
         # Including sessions whose sandbox is being created or checked.
-        return await _on_portal(self._end_all(list(dict.fromkeys([*self._sessions, *self._turns]))))
+        return await _on_portal(self._end_all(list(dict.fromkeys([*self._sessions, *self._locks]))))
 
     async def __aenter__(self) -> Self:
         return self
@@ -153,7 +147,7 @@ class SessionManager:
     async def _get_or_create(self, session_id: str, runtime: RuntimeConfig | Spec | str | None) -> Any:
         if not isinstance(session_id, str) or not session_id:
             raise ValueError(f"session_id={session_id!r} is not a non-empty string")
-        async with self._turn(session_id):
+        async with self._lock(session_id):
             sandbox = self._sessions.get(session_id)
             if sandbox is not None and not await self._is_alive(sandbox):
                 log.warning("the sandbox of session %r has ended; creating a new one", session_id)
@@ -223,7 +217,7 @@ class SessionManager:
         return self._in_use is not None and self._in_use(session_id)
 
     async def _release(self, session_id: str, *, unless: Callable[[str], bool] | None = None) -> bool:
-        async with self._turn(session_id):
+        async with self._lock(session_id):
             sandbox = self._sessions.get(session_id)
             if sandbox is None or (unless is not None and unless(session_id)):
                 return False
@@ -270,17 +264,8 @@ class SessionManager:
         noted = [getattr(sandbox, name, None) for name in ("last_activity", "_last_activity")]
         return max([self._given_out.get(session_id, 0.0), *(time for time in noted if isinstance(time, int | float))])
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, session_id: str) -> AsyncIterator[None]:
-        turn = self._turns.setdefault(session_id, _Turn())
-        turn.waiting += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.waiting -= 1
-            if not turn.waiting:  # while a caller waits, later ones must wait for the same lock
-                del self._turns[session_id]
+    def _lock(self, session_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(session_id, asyncio.Lock())
 
     async def _call(self, sandbox: Any, method: str) -> Any:
         return await self._run(getattr(_inner(sandbox), method))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -29,7 +30,6 @@ _children: weakref.WeakSet[Child] = weakref.WeakSet()
 _processes: set[subprocess.Popen[bytes]] = set()
 """Agents that were not waited for yet: a sandbox may be forgotten, or lose its event loop, before they end."""
 _portal = PerProcess(lambda: Portal("corral-unsafe", workers=2))
-_registered = False
 _lock = threading.Lock()
 
 
@@ -70,7 +70,7 @@ class Child:
             _processes.difference_update([process for process in _processes if process.poll() is not None])
             _processes.add(self.process)
             _children.add(self)
-        _register()
+            _register()
 
     async def open(self, take: Take) -> None:
         reader, self._writer = await asyncio.open_connection(sock=self._socket)
@@ -205,12 +205,8 @@ def find_python() -> str:
     return found
 
 
+@functools.cache  # once per process: at_fork can't be undone
 def _register() -> None:
-    global _registered  # noqa: PLW0603 - once per process, and at_fork can't be undone
-    with _lock:
-        if _registered:
-            return
-        _registered = True
     atexit.register(end_all)
     os.register_at_fork(after_in_child=_forget_all)
 
