@@ -12,53 +12,25 @@ AG2 is imported when a name that needs it is first used.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-_HERE = "corral.adapters.ag2"
-_HOME_OF = {
-    "BlockResult": "coding",
-    "CodeBlock": "coding",
-    "DaytonaCodeResult": "coding",
-    "MarkdownCodeExtractor": "coding",
-    "SandboxCodeResult": "coding",
-    "SandboxCodeExecutor": "executor",
-    "DaytonaCodeExecutor": "daytona",
-    "DaytonaResources": "service",
-    "DaytonaSandboxResources": "service",
-    "CorralEnvironment": "environments",
-    "DaytonaEnvironment": "environments",
-    "DockerEnvironment": "environments",
-    "LocalEnvironment": "environments",
-    "DaytonaSandbox": "owned",
-    "DockerSandbox": "owned",
-    "LocalSandbox": "owned",
-    "CodeRunner": "code",
-    "DaytonaCodeEnvironment": "code",
-    "DockerCodeEnvironment": "code",
-    "SandboxCodeTool": "tools",
-    "SandboxShellTool": "tools",
-}
-_THEIRS = {
-    "CodeEnvironment": "tools.code.environment.base",
-    "CodeLanguage": "tools.code.environment.base",
-    "CodeRunResult": "tools.code.environment.base",
-    "ExecResult": "tools.sandbox",
-    "LanguageRunner": "tools.sandbox",
-    "Variable": "annotations",
-}
+from corral.client.exports import load_lazily
 
-__all__ = [*_HOME_OF, *_THEIRS]  # noqa: PLE0604 - texts, all of them
+_load, __dir__, __all__ = load_lazily(
+    __name__,
+    {
+        ".code": "CodeRunner DaytonaCodeEnvironment DockerCodeEnvironment",
+        ".coding": "BlockResult CodeBlock DaytonaCodeResult MarkdownCodeExtractor SandboxCodeResult",
+        ".daytona": "DaytonaCodeExecutor",
+        ".environments": "CorralEnvironment DaytonaEnvironment DockerEnvironment LocalEnvironment",
+        ".executor": "SandboxCodeExecutor",
+        ".framework": "CodeEnvironment CodeLanguage CodeRunResult ExecResult LanguageRunner Variable",
+        ".owned": "DaytonaSandbox DockerSandbox LocalSandbox",
+        ".service": "DaytonaResources DaytonaSandboxResources",
+        ".tools": "SandboxCodeTool SandboxShellTool",
+    },
+)
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        value = getattr(importlib.import_module(f"{_HERE}.{_HOME_OF[name]}"), name)
-    elif name in _THEIRS:
-        from corral.adapters.ag2 import framework
-
-        value = framework.get(_THEIRS[name], name)
-    else:
-        raise AttributeError(f"module {_HERE!r} has no attribute {name!r}")
-    globals()[name] = value
-    return value
+def __getattr__(name: str) -> Any:  # for type checkers: which classes there are depends on the installed AG2
+    return _load(name)

@@ -46,13 +46,13 @@ class CodeRunner:
         """Run a snippet in a fresh process; returns AG2's `CodeRunResult`."""
         if language not in self._languages:
             text = f"Language {language!r} is not enabled. Available: {list(self._languages)}"
-            return make_run_result(text, _DISABLED_EXIT_CODE)
+            return framework.CodeRunResult(output=text, exit_code=_DISABLED_EXIT_CODE)
         timeout = self._environment.timeout
         ran = await self._environment.run_in_box(
             lambda box: box.run_code(code, language, timeout=timeout), context=context
         )
         self.result = cast("CodeResult | None", ran.result) or self.result
-        return make_run_result(ran.output, ran.exit_code)
+        return framework.CodeRunResult(output=ran.output, exit_code=ran.exit_code)
 
 
 class CodeEnvironmentBase(CodeRunner, Closing):
@@ -138,11 +138,6 @@ class _FirstDocker(DockerEnvironment):
     """Does not strip the output."""
 
     words = DOCKER_CODE
-
-
-def make_run_result(output: str, exit_code: int) -> Any:
-    """AG2's `CodeRunResult`."""
-    return framework.get("tools.code.environment.base", "CodeRunResult")(output=output, exit_code=exit_code)
 
 
 def _is_known(language: str) -> bool:

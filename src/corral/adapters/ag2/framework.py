@@ -7,6 +7,21 @@ from functools import cache
 from typing import Any
 
 _ROOTS = ("ag2", "autogen.beta")
+_EXPORTED = {
+    "CodeEnvironment": "tools.code.environment.base",
+    "CodeLanguage": "tools.code.environment.base",
+    "CodeRunResult": "tools.code.environment.base",
+    "ExecResult": "tools.sandbox",
+    "LanguageRunner": "tools.sandbox",
+    "Variable": "annotations",
+}
+"""AG2's own classes that `corral.adapters.ag2` exports."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return get(_EXPORTED[name], name)
 
 
 @cache

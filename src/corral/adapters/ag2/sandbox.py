@@ -123,11 +123,11 @@ class AdaptedSandbox(Adapted):
     ) -> Any:
         """Run a program to its end; returns AG2's `ExecResult`. Raises: ClosedError."""
         if not argv:
-            return make_result("", _USAGE_EXIT_CODE)
+            return framework.ExecResult(output="", exit_code=_USAGE_EXIT_CODE)
         seconds = timeout if timeout is not None else self.timeout
         ran = await self.run_in_box(lambda box: box.exec(list(argv), env=env, timeout=seconds), seconds=seconds)
         self.result = ran.result or self.result
-        return make_result(ran.output, ran.exit_code)
+        return framework.ExecResult(output=ran.output, exit_code=ran.exit_code)
 
     @contextlib.asynccontextmanager
     async def open_box(self, context: Any = None) -> AsyncIterator[AsyncSandbox]:
@@ -196,11 +196,6 @@ class SandboxView(AdaptedSandbox):
 
     async def aclose(self) -> None:
         """Does nothing: the environment deletes the sandbox."""
-
-
-def make_result(output: str, exit_code: int) -> Any:
-    """AG2's `ExecResult`."""
-    return framework.get("tools.sandbox", "ExecResult")(output=output, exit_code=exit_code)
 
 
 def read_output(result: ExecResult, words: Words, seconds: float, most: int | None) -> str:

@@ -21,7 +21,7 @@ from corral.tools.shell import ShellCapabilities, ShellTool
 _Tool: Any = framework.get("tools.tool", "Tool")
 _Context: Any = framework.get("annotations", "Context")
 _tool: Any = framework.get("tools.final", "tool")
-_Language: Any = framework.get("tools.code.environment.base", "CodeLanguage")
+_Language: Any = framework.CodeLanguage
 
 _MAX_CHARS = 100_000
 """As much as AG2's `LocalSandbox` returns, for every environment: more is of no use to a model."""
