@@ -40,10 +40,6 @@ class BlockResult:
         return self.result is not None and self.result.timed_out
 
 
-_BLOCK = "A piece of code and the language it is written in."
-_RESULT = "The exit code and the output."
-
-
 def _find_classes() -> tuple[type[Any], type[Any]]:
     with contextlib.suppress(ImportError):
         base = importlib.import_module("autogen.coding.base")
@@ -52,14 +48,14 @@ def _find_classes() -> tuple[type[Any], type[Any]]:
         pydantic = importlib.import_module("pydantic")
         block = pydantic.create_model("CodeBlock", __module__=__name__, code=(str, ...), language=(str, ...))
         result = pydantic.create_model("CodeResult", __module__=__name__, exit_code=(int, ...), output=(str, ...))
-        block.__doc__, result.__doc__ = _BLOCK, _RESULT
+        block.__doc__, result.__doc__ = _PlainBlock.__doc__, _PlainResult.__doc__
         return block, result
     return _PlainBlock, _PlainResult
 
 
 @dataclass
 class _PlainBlock:
-    __doc__ = _BLOCK
+    """A piece of code and the language it is written in."""
 
     code: str
     language: str
@@ -67,7 +63,7 @@ class _PlainBlock:
 
 @dataclass
 class _PlainResult:
-    __doc__ = _RESULT
+    """The exit code and the output."""
 
     exit_code: int
     output: str
