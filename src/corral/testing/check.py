@@ -36,7 +36,7 @@ Need = Literal[
     "bounded",  # streams pass through without being held in memory
     "network_none",  # there is a network to be cut off from
     "oom",  # memory is limited
-    "loops",  # a program goes on when the event loop that started it ends
+    "loops",  # a program keeps running when the event loop that started it ends
 ]
 """What a check needs from a backend beyond the contract; a fake may list it as unsupported."""
 NEEDS: frozenset[str] = frozenset(get_args(Need))
@@ -73,11 +73,9 @@ class Context:
 
     async def open(self, **spec_options: Any) -> AsyncSandbox:
         """Create a sandbox from the keywords of `make_spec`. It is ended after the check."""
-        box = await self.backend.create(make_spec(**spec_options))
-        self._opened.append(box)
-        return box
+        return self.adopt(await self.backend.create(make_spec(**spec_options)))
 
-    def adopt(self, box: Any) -> Any:
+    def adopt(self, box: AsyncSandbox) -> AsyncSandbox:
         """Have a sandbox that the check created itself ended after the check."""
         self._opened.append(box)
         return box

@@ -243,7 +243,6 @@ async def several_may_close_at_once(context: Context, before: int, box: AsyncSan
 async def detached_sandbox_lives_on(context: Context, token: str) -> None:
     box = await context.open(env={"A": "1"}, workdir="/srv/work", labels={"k": "v"}, exec_timeout=77)
     await box.files.write("kept", "x")
-    kept = context.adopt(box)
     equal(await box.detach(name=token), box.id)
     equal(await box.detach(), box.id, "twice is fine")
     await box.aclose()
@@ -257,7 +256,7 @@ async def detached_sandbox_lives_on(context: Context, token: str) -> None:
         equal((again.spec.exec_timeout, again.spec.workdir), (77, "/srv/work"))
         await again.aclose()
     await context.backend.delete(token)
-    await raises(SandboxGoneError, context.backend.connect(kept.id))
+    await raises(SandboxGoneError, context.backend.connect(box.id))
     true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "it is off the list")
 
 
