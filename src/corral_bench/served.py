@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.errors import BackendUnavailableError
-from corral_bench.measuring import read_memory, start_python
+from corral_bench.measuring import Tell, read_memory, start_python
 
 _READY_SECONDS = 120.0
 _END_SECONDS = 120.0
@@ -26,10 +26,11 @@ _REMOVALS = 20
 
 
 class OwnServer:
-    """`corral serve` on a free port, with its own data folder."""
+    """`corral serve` on a free port, with its own data folder in a temporary folder."""
 
-    def __init__(self, data_folder: Path) -> None:
-        self.data_folder = data_folder
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data_folder = folder / "data"
         self.key = secrets.token_urlsafe(32)
         self.url = ""
         self._process: asyncio.subprocess.Process | None = None
@@ -38,7 +39,7 @@ class OwnServer:
         """The seconds from the start of the process until it listens. Raises: BackendUnavailableError."""
         begun = time.perf_counter()
         # With bytecode, as an installed server has it: its first start writes that.
-        bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.data_folder.parent / "bytecode")}
+        bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(self.folder / "bytecode")}
         with (self.data_folder / "stderr.log").open("ab") as errors:
             self._process, output = await start_python(
                 *("-m", "corral.cli", "serve", "--port", "0", "--data-dir", str(self.data_folder)),
@@ -91,14 +92,22 @@ class OwnServer:
 
 
 @contextlib.asynccontextmanager
-async def own_server(data_folder: Path) -> AsyncIterator[OwnServer]:
-    """A running server; its sandboxes are ended with it."""
-    server = OwnServer(data_folder)
+async def own_server(tell: Tell) -> AsyncIterator[OwnServer]:
+    """A running server; at the end its sandboxes are ended with it, and its folder is removed."""
+    tell("starting a server …")
+    # Resolved: TMPDIR may be a link, and the path of a data folder must not have one.
+    folder = await asyncio.to_thread(lambda: Path(tempfile.mkdtemp(prefix="corral-bench-")).resolve())
+    server = OwnServer(folder)
     try:
-        await server.start()
-        yield server
+        server.data_folder.mkdir(mode=0o700)
+        try:
+            await server.start()
+            yield server
+            tell("ending the sandboxes …")
+        finally:
+            await server.end(signal.SIGINT)
     finally:
-        await server.end(signal.SIGINT)
+        await asyncio.to_thread(_remove_folder, folder)
 
 
 @contextlib.asynccontextmanager
@@ -118,14 +127,7 @@ async def constant_server(answers: dict[str, Any]) -> AsyncIterator[str]:
         await process.wait()
 
 
-def make_folder() -> Path:
-    """A temporary folder with a data folder in it, whose path must not have a link: TMPDIR may be one."""
-    folder = Path(tempfile.mkdtemp(prefix="corral-bench-")).resolve()
-    (folder / "data").mkdir(mode=0o700)
-    return folder
-
-
-def remove_folder(folder: Path) -> None:
+def _remove_folder(folder: Path) -> None:
     """Remove it, in several attempts: keepers still move their folders when the server has ended."""
     for _ in range(_REMOVALS):
         try:

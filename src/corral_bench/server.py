@@ -27,7 +27,7 @@ from corral.spec import Resources, Spec
 from corral_bench.constant import ORIGIN
 from corral_bench.measuring import Figure, Tell, in_thread, time_work
 from corral_bench.peer import SNIPPET
-from corral_bench.served import OwnServer, ask, constant_server, make_folder, own_server, remove_folder
+from corral_bench.served import OwnServer, ask, constant_server, own_server
 
 _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8
@@ -52,24 +52,15 @@ class CallTimes:
 
 
 async def measure(*, runs: int, restart: int, tell: Tell) -> tuple[list[CallTimes], list[Figure]]:
-    """Raises: BackendUnavailableError without the SDK; as opening a sandbox does."""
+    """Measure calls, transfers and a restart. Raises: BackendUnavailableError without the SDK; as opening a sandbox."""
     if importlib.util.find_spec("daytona") is None:
-        raise BackendUnavailableError(
-            "the daytona SDK is not installed; the benchmark uses it",
-            op="bench",
-            hint="pip install daytona",
-        )
-    folder = make_folder()
-    try:
-        tell("starting a server …")
-        async with own_server(folder / "data") as server:
-            calls = await _measure_calls(server, folder, runs=runs, tell=tell)
-            figures = await _measure_transfer(server, folder, tell=tell)
-            if restart:
-                figures += await _measure_restart(server, count=restart, tell=tell)
-            tell("ending the sandboxes …")
-    finally:
-        await asyncio.to_thread(remove_folder, folder)
+        message = "the daytona SDK is not installed; the benchmark uses it"
+        raise BackendUnavailableError(message, op="bench", hint="pip install daytona")
+    async with own_server(tell) as server:
+        calls = await _measure_calls(server, runs=runs, tell=tell)
+        figures = await _measure_transfer(server, tell=tell)
+        if restart:
+            figures += await _measure_restart(server, count=restart, tell=tell)
     return calls, figures
 
 
@@ -79,11 +70,11 @@ def _client(url: str, key: str) -> Any:
     return sdk.Daytona(sdk.DaytonaConfig(api_url=url, api_key=key))
 
 
-async def _measure_calls(server: OwnServer, folder: Path, *, runs: int, tell: Tell) -> list[CallTimes]:
+async def _measure_calls(server: OwnServer, *, runs: int, tell: Tell) -> list[CallTimes]:
     from corral.backends.embedded import EmbeddedBackend
 
     answers = await asyncio.to_thread(_record, server)
-    backend = EmbeddedBackend(folder / "engine")
+    backend = EmbeddedBackend(server.folder / "engine")
     try:
         async with constant_server(answers) as address:
             ours, constant = _client(server.url, server.key), _client(f"{address}/api", server.key)
@@ -160,9 +151,9 @@ def _record(server: OwnServer) -> dict[str, Any]:
     return repeated
 
 
-async def _measure_transfer(server: OwnServer, folder: Path, *, tell: Tell) -> list[Figure]:
+async def _measure_transfer(server: OwnServer, *, tell: Tell) -> list[Figure]:
     size = show_size(_TRANSFER_BYTES)
-    there, back, copy = folder / "there", folder / "back", folder / "copy"
+    there, back, copy = (server.folder / name for name in ("there", "back", "copy"))
     tell(f"{size} there and back …")
     await asyncio.to_thread(_write_noise, there)
     client = _client(server.url, server.key)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from corral.errors import CorralError
 from corral_bench.attacks import ATTACKS
 from corral_bench.measuring import Tell, start_python
-from corral_bench.served import OwnServer, ask, make_folder, make_headers, own_server, remove_folder
+from corral_bench.served import OwnServer, ask, make_headers, own_server
 
 WAIT_SECONDS = 0.3
 GROWTH_BYTES = 64 * 1024 * 1024
@@ -52,19 +52,13 @@ class Endured:
 
 async def measure(*, names: Sequence[str] = (), scale: float = 1.0, tell: Tell) -> list[Endured]:
     """Make each attack, one after the other, against a new server. Raises: as starting a server does."""
-    folder = make_folder()
-    try:
-        tell("starting a server …")
-        async with own_server(folder / "data") as server:
-            second = await _second_key(server)
-            victim = await asyncio.to_thread(ask, "POST", f"{server.url}/sandbox", {}, key=second)
-            endured = []
-            for name in names or ATTACKS:
-                tell(f"{ATTACKS[name].what} …")
-                endured.append(await _endure(server, name, second=second, victim=victim, scale=scale))
-            tell("ending the sandboxes …")
-    finally:
-        await asyncio.to_thread(remove_folder, folder)
+    endured = []
+    async with own_server(tell) as server:
+        second = await _second_key(server)
+        victim = await asyncio.to_thread(ask, "POST", f"{server.url}/sandbox", {}, key=second)
+        for name in names or ATTACKS:
+            tell(f"{ATTACKS[name].what} …")
+            endured.append(await _endure(server, name, second=second, victim=victim, scale=scale))
     return endured
 
 

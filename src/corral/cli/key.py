@@ -32,11 +32,9 @@ def _keyring(data_dir: Path | None) -> Iterator[Keyring]:
     from corral.server.settings import ServerSettings
     from corral.server.store.database import Database
 
-    database = Database(ServerSettings(data_folder=data_folder(data_dir)).state_folder, serving=False)
-    try:
+    folder = ServerSettings(data_folder=data_folder(data_dir)).state_folder
+    with contextlib.closing(Database(folder, serving=False)) as database:
         yield Keyring(database)
-    finally:
-        database.close()
 
 
 @click.group()

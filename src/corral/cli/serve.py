@@ -194,7 +194,7 @@ async def _work(server: Server, board: Board, signals: Signals) -> None:
 
 
 async def _leave_sandboxes(server: Server, board: Board, signals: Signals, *, keep: bool) -> None:
-    """Delete the sandboxes after a Ctrl-C, if the user at the terminal agrees; else leave them running."""
+    """Delete the sandboxes after a Ctrl-C, unless the user at a terminal says no; else leave them running."""
     count = len(list(server.sandboxes))
     if not count:
         return

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -174,32 +175,23 @@ class FileOperations:
         def shows(found: str) -> bool:
             return entered.shows(found, "read")  # a file that may not be read may not be searched
 
-        async def search(include: str | None, *, fixed: bool) -> GrepResult:
-            return await self.files.grep(
-                pattern,
-                path=entered.path,
-                include=include,
-                ignore_case=ignore_case,
-                fixed=fixed,
-                hidden=hidden,
-                limit=limit,
-                without=without,
-            )
-
-        without: tuple[str, ...] = ()
+        search = functools.partial(
+            self.files.grep, pattern, path=entered.path, ignore_case=ignore_case, hidden=hidden, limit=limit
+        )
         matches: dict[tuple[str, int], GrepMatch] = {}
         unreadable: dict[str, None] = {}
         truncated = False
         async with limit_search():
             if entered.permissions is not None:
                 without = await find_hidden_files(self.files, entered.path, hidden=hidden, shows=shows)
+                search = functools.partial(search, without=without)
             for one in expand_braces(include) if include else (None,):
                 try:
-                    result = await search(one, fixed=fixed)
+                    result = await search(include=one, fixed=fixed)
                 except SandboxFileError as error:
                     if not or_fixed or type(error) is not SandboxFileError:
                         raise
-                    result = await search(one, fixed=True)
+                    result = await search(include=one, fixed=True)
                 truncated = truncated or result.truncated
                 # The rules are checked again: a file may have been created meanwhile.
                 matches |= {(match.path, match.line): match for match in result.matches if shows(match.path)}

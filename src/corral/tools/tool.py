@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -41,14 +41,9 @@ Source = Opener | AsyncSandbox
 """Where a tool gets its sandbox from: an environment, or a sandbox that its caller keeps alive."""
 
 
-@contextlib.asynccontextmanager
-async def open_source(source: Source, context: Any) -> AsyncIterator[AsyncSandbox]:
-    """The sandbox of a source."""
-    if isinstance(source, AsyncSandbox):
-        yield source
-        return
-    async with source.open(context) as box:
-        yield box
+def open_source(source: Source, context: Any) -> AbstractAsyncContextManager[AsyncSandbox]:
+    """The sandbox of a source, for as long as the block lasts."""
+    return contextlib.nullcontext(source) if isinstance(source, AsyncSandbox) else source.open(context)
 
 
 class Tool(ABC):
