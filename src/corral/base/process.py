@@ -14,12 +14,12 @@ import signal as signals
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
-from corral.errors import CorralError, ExecError, InvalidCommandError
+from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, WorkdirError
 from corral.protocol import OnOutput, SpawnRequest, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
@@ -616,6 +616,23 @@ def as_bytes(data: bytes | str) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise ExecError(f"input must be bytes or a string, not {type(data).__name__}")
+
+
+def start_error(refusal: Mapping[str, Any], *, cwd: str, sandbox_id: str) -> CorralError:
+    """The error for a program that could not be started, from the refusal of the agent or init inside."""
+    code, text = str(refusal.get("error")), str(refusal.get("text", ""))
+    where: dict[str, Any] = {"sandbox_id": sandbox_id, "op": "exec"}
+    if code == "cwd":
+        text = f"can't run in {cwd!r}: {text.rpartition(': ')[2]}"
+        return WorkdirError(text, hint="create the folder, or pass another cwd", **where)
+    if code == "too_big":
+        text = "arguments and environment exceed the kernel's limit"
+        return InvalidCommandError(text, hint="pass data as stdin= or in a file", **where)
+    if code == "view":
+        return InvalidCommandError(f"can't create a restricted view: {text}", **where)
+    if code in ("fork", "pty"):
+        return ExecError(text, hint="end some processes or terminals, or raise resources.processes", **where)
+    return EngineFaultError(f"a program could not be set up: {text}", **where)
 
 
 def stdin_closed(sandbox_id: str) -> ExecError:

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 
+from corral.base.process import start_error
 from corral.engine import errors as engine
 from corral.engine import wire
 from corral.engine.client import not_sent
@@ -21,15 +22,12 @@ from corral.errors import (
     CapabilityError,
     CorralError,
     EngineFaultError,
-    ExecError,
     HostExhaustedError,
-    InvalidCommandError,
     SandboxError,
     SandboxGoneError,
     SandboxPausedError,
     SnapshotNotFoundError,
     SpecError,
-    WorkdirError,
 )
 
 
@@ -235,26 +233,6 @@ _REFUSALS: dict[str, tuple[type[CorralError], str]] = {
 
 def exec_error(answer: Message, *, cwd: str, sandbox_id: str) -> CorralError:
     """The error for a program that could not be started."""
-    code, text = str(answer.get("error")), str(answer.get("text", ""))
-    if code == "cwd":
-        return WorkdirError(
-            f"can't run in {cwd!r}: {text.rpartition(': ')[2]}",
-            sandbox_id=sandbox_id,
-            op="exec",
-            hint="create the folder, or pass another cwd",
-        )
-    if code == "paused":
+    if answer.get("error") == "paused":
         return SandboxPausedError("the sandbox is paused", sandbox_id=sandbox_id, op="exec", hint="resume() it")
-    if code == "too_big":
-        return InvalidCommandError(
-            "arguments and environment exceed the kernel's limit",
-            sandbox_id=sandbox_id,
-            op="exec",
-            hint="pass data as stdin= or in a file",
-        )
-    if code == "view":
-        return InvalidCommandError(f"can't create a restricted view: {text}", sandbox_id=sandbox_id, op="exec")
-    if code in ("fork", "pty"):
-        hint = "end some processes or terminals, or raise resources.processes"
-        return ExecError(text, sandbox_id=sandbox_id, op="exec", hint=hint)
-    return EngineFaultError(f"a program could not be set up: {text}", sandbox_id=sandbox_id, op="exec")
+    return start_error(answer, cwd=cwd, sandbox_id=sandbox_id)

@@ -16,17 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from corral.base.agent.channel import Channel, Explain, never, told
-from corral.base.process import AsyncProcess, Ending
+from corral.base.process import AsyncProcess, Ending, start_error
 from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
-from corral.errors import (
-    CorralError,
-    EngineFaultError,
-    ExecError,
-    InvalidCommandError,
-    SandboxGoneError,
-    WorkdirError,
-)
+from corral.errors import CorralError, ExecError, SandboxGoneError
 from corral.inside.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
@@ -191,7 +184,7 @@ class AgentProcess(AsyncProcess):
         elif kind == b"f":
             message = told(data)
             self._over()
-            error = self._refusal(str(message.get("error")), str(message.get("text", "")))
+            error = start_error(message, cwd=self._request.cwd, sandbox_id=self._sandbox_id)
             self.finish(error)
             if not self._started.done():
                 self._started.set_exception(error)
@@ -300,21 +293,6 @@ class AgentProcess(AsyncProcess):
         elif not self.ended and self._channel is not None:
             # The agent does not answer: everything on its channel is ended without it.
             self._channel.give_up()
-
-    def _refusal(self, code: str, text: str) -> CorralError:
-        where: dict[str, Any] = {"sandbox_id": self._sandbox_id, "op": "exec"}
-        if code == "cwd":
-            hint = "create the folder, or pass another cwd"
-            return WorkdirError(f"can't run in {self._request.cwd!r}: {text}", hint=hint, **where)
-        if code == "too_big":
-            return InvalidCommandError(
-                "arguments and environment exceed the kernel's limit",
-                hint="pass data as stdin= or in a file",
-                **where,
-            )
-        if code == "fork":
-            return ExecError(text, hint="end some processes, or raise resources.processes", **where)
-        return EngineFaultError(f"a program could not be set up: {text}", **where)
 
     def _rest_ended(self) -> None:
         if self._rest is not None:
