@@ -1,7 +1,7 @@
 """THE CONTRACT. Read this first.
 
-A `Backend` makes sandboxes. For each it writes one `SandboxPrimitives`: a small class that starts a program, has files
-and can end the sandbox. Users hold `corral.client.sandbox.AsyncSandbox`, the one class around the primitives, as an
+A `Backend` creates sandboxes. It implements one `SandboxPrimitives`: a small class that starts a program, has files and
+can end the sandbox. Users hold `corral.client.sandbox.AsyncSandbox`, the one class around the primitives, as an
 HTTP client holds a transport: everything that can be derived (exec, run_code, sessions, terminals, the interpreter) is
 written there once. Files and programs have abstract classes as well: `corral.base.files.AsyncFiles` and
 `corral.base.process.AsyncProcess`.
@@ -116,7 +116,7 @@ class StartOptions(RecordedOptions, ViewOptions, total=False):
 
 
 class CodeOptions(CallOptions, total=False):
-    """Keywords of `run_code`, beside its own."""
+    """Keywords of `run_code`, besides its own."""
 
     stdin: Stdin
     """Its standard input: bytes, a string, or an async iterable of bytes. None by default."""

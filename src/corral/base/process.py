@@ -382,7 +382,7 @@ class AsyncProcess(ABC):
     # What a backend calls.
 
     def feed(self, stream: StreamName, data: bytes) -> bool:
-        """Take output. True if the backend should pause: a reader lags behind, or there is no memory to keep more."""
+        """Add output. True if the backend should pause: a reader lags behind, or there is no memory for more."""
         chunk = OutputChunk(stream, data)
         with self._lock:
             if self._tap is None:

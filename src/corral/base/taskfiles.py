@@ -104,17 +104,15 @@ class TaskFiles(RequestFiles):
             size = int((await run.line())["size"])
             pieces = self._read_large(target, size)
             if pieces is None:
-                async for piece in run.rest():
-                    for offset in range(0, len(piece), chunk_bytes):
-                        yield piece[offset : offset + chunk_bytes]
+                async for piece in _cut(run.rest(), chunk_bytes):
+                    yield piece
                 await run.end()
-        if pieces is not None:
-            async for piece in pieces:
-                for offset in range(0, len(piece), chunk_bytes):
-                    yield piece[offset : offset + chunk_bytes]
+                return
+        async for piece in _cut(pieces, chunk_bytes):
+            yield piece
 
     def _read_large(self, target: str, size: int) -> AsyncIterator[bytes] | None:
-        """The content of a large file by another way than the agent; None if there is no better way."""
+        """The content of a large file, if the backend has a better way than the agent; else None."""
         return None
 
     async def _write(self, request: WriteRequest, data: bytes) -> None:
@@ -224,6 +222,12 @@ async def frame(content: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             block = piece[offset : offset + SPOOL_BYTES]
             yield len(block).to_bytes(4, "big") + block
     yield bytes(4)
+
+
+async def _cut(pieces: AsyncIterator[bytes], chunk_bytes: int) -> AsyncIterator[bytes]:
+    async for piece in pieces:
+        for offset in range(0, len(piece), chunk_bytes):
+            yield piece[offset : offset + chunk_bytes]
 
 
 async def _frame_all(payloads: Sequence[bytes]) -> AsyncIterator[bytes]:

@@ -108,7 +108,7 @@ class Files(Derived[AsyncFiles]):
         self._box = box
 
     @property
-    def _target(self) -> AsyncFiles:  # type: ignore[override]  # looked up anew: a closed sandbox has no files
+    def _target(self) -> AsyncFiles:  # type: ignore[override]  # looked up each time: a closed sandbox has no files
         return self._box.files
 
     read = derive(AsyncFiles.read)

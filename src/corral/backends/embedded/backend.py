@@ -86,7 +86,7 @@ class EmbeddedBackend(StoppedSandboxes):
                 continue
             if not patience or self.stands(ground.trees, before):
                 break
-            ours.close()  # init ends: what it stands on is being deleted
+            ours.close()  # init ends: its base is being deleted
         sandbox = EmbeddedSandbox(
             sandbox_id=sandbox_id,
             spec=spec,

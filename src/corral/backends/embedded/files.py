@@ -135,7 +135,7 @@ class AgentClient:
     async def talking(
         self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
     ) -> AsyncIterator[socket.socket]:
-        """Send a request; gives the socket of its answer.
+        """Send a request, and yield the socket of its answer.
 
         Raises:
             SandboxGoneError: the sandbox has ended.
@@ -363,7 +363,7 @@ def _read_own(descriptor: int, count: int, place: int) -> bytes:
 
 @contextlib.contextmanager
 def closing_descriptors(*descriptors: int) -> Iterator[Callable[[int], None]]:
-    """Closes the descriptors at the end, except those already closed with the function that it gives."""
+    """Closes the descriptors at the end, except those already closed with the function that it yields."""
     still_open = set(descriptors)
 
     def close(descriptor: int) -> None:

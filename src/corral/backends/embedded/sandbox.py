@@ -346,7 +346,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             return await seam.receive(reply)
 
     async def detach(self, *, name: str | None = None, lifetime_seconds: float | None = None) -> str:
-        from corral.backends.embedded import keepers  # the room beside: it makes sandboxes of this class
+        from corral.backends.embedded import keepers  # imported here: it creates sandboxes of this class
 
         if not self._grip.owned:
             return self.id

@@ -75,7 +75,7 @@ class Context:
                     process.ended, process.active = True, None  # meanwhile, and before it saw this run
                     continue
                 except TimeoutError:
-                    await process.kill()  # it reads no requests: the code in it is not a run of ours
+                    await process.kill()  # it does not read requests: it runs code that this client did not send
                     text = "the interpreter did not take the run in time"
                     yield RunEvent("end", run, text=text, status="timeout", fresh=True)
                     return

@@ -35,7 +35,7 @@ class RunEvent:
     """Of `error`: the exception as text."""
     traceback: str = ""
     lost_bytes: int = 0
-    """Of `lost`: so many bytes were printed faster than they were read, and were dropped."""
+    """Of `lost`: how many bytes were printed faster than they were read, and were dropped."""
     status: RunStatus | None = None
     """Of `end`: the status. `failed` and `interrupted` follow an `error`."""
     fresh: bool = False
