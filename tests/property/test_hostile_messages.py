@@ -235,7 +235,7 @@ def test_any_state_is_found_listed_and_connected_to_with_typed_errors_only(tmp_p
         assert found.sandbox_id == "a1a1a1a1"
     with contextlib.suppress(*TYPED):
         keepers.find(data.path, "a-name")
-    assert keepers._list_all(data.path) == []
+    assert keepers.list_all(data.path) == []
     with contextlib.suppress(*TYPED):
         asyncio.run(keepers.connect(data.path, "a1a1a1a1"))
     with contextlib.suppress(*TYPED):
