@@ -50,8 +50,9 @@ do, and contain no secret and no host path.
 
 from __future__ import annotations
 
+import difflib
 import errno
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, TypedDict, Unpack
 
@@ -315,16 +316,26 @@ FILE_ERRORS_BY_ERRNO: dict[int, type[SandboxFileError]] = {
 """Which class is raised for an errno of the kernel."""
 
 
+def shorten_path(path: str) -> str:
+    """A path as messages show it: the middle of a long one is left out."""
+    return path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
+
+
 def became_a_link(path: str, *, sandbox_id: str | None, op: str) -> SandboxLinkError:
     """The error for a path that had no symlink when its permission was checked, and has one now."""
-    shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
     return SandboxLinkError(
-        f"{shown}: a part of this path became a symlink after its permission was checked",
+        f"{shorten_path(path)}: a part of this path became a symlink after its permission was checked",
         path=path,
         sandbox_id=sandbox_id,
         op=op,
         hint="check its target, and try again",
     )
+
+
+def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:
+    """The hint for an unknown name: the most similar known one; `otherwise` if none is similar."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def all_error_classes() -> list[type[CorralError]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import re
@@ -10,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypedDict, Unpack
 
-from corral.errors import CorralError, InvalidCommandError, SpecError
+from corral.errors import CorralError, InvalidCommandError, SpecError, did_you_mean
 from corral.image import Image
 from corral.requirement import check_packages
 from corral.results import OWNER_LABELS
@@ -401,8 +400,8 @@ def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
     """
     unknown = sorted(set(spec_options) - set(SpecOptions.__annotations__))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], SpecOptions.__annotations__, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(SpecOptions.__annotations__)}"
+        known = SpecOptions.__annotations__
+        hint = did_you_mean(unknown[0], known, otherwise=f"known are: {', '.join(known)}")
         limits = [field.name for field in fields(Resources)]
         if limit := next((name for name in limits if unknown[0] in (name, name.removesuffix("_bytes"))), ""):
             hint = f"limits go into resources: resources=Resources({limit}=…)"

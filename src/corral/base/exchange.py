@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable
 
 from corral.base.process import AsyncProcess
+from corral.concurrency.waiting import cancel_all
 from corral.errors import CorralError
 
 SPOOL_BYTES = 1024 * 1024
@@ -51,8 +52,7 @@ class Exchange:
         if not gently:
             self.process.end_tree("cancelled")  # at once: this call may itself be cancelled while it waits
         if self._feeding is not None:
-            self._feeding.cancel()
-            await asyncio.gather(self._feeding, return_exceptions=True)
+            await cancel_all(self._feeding)
         await _let_end(self.process)
 
 

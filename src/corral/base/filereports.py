@@ -17,6 +17,7 @@ from corral.errors import (
     SandboxFileTooLargeError,
     SandboxIsFolderError,
     became_a_link,
+    shorten_path,
 )
 from corral.inside.lines import edit_text
 from corral.inside.refusal import RefusedError, describe_refusal
@@ -40,26 +41,24 @@ def told(path: str, *, sandbox_id: str | None, op: str) -> Iterator[None]:
 def file_error(refusal: Mapping[str, Any], *, path: str, sandbox_id: str | None, op: str) -> SandboxFileError:
     """The error for a refused file operation. The refusal comes from inside, and may contain anything."""
     code, text, number = str(refusal.get("error")), str(refusal.get("text", "")), _int(refusal.get("errno"))
-    shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
-    message = f"{shown}: {text}"
-    if code == "not_regular":
-        kind = SandboxIsFolderError if number == errno.EISDIR else SandboxFileKindError
-        return kind(message, path=path, sandbox_id=sandbox_id, op=op)
+    message = f"{shorten_path(path)}: {text}"
     if code == "link":
         return became_a_link(path, sandbox_id=sandbox_id, op=op)
-    if code == "too_big":
-        return SandboxFileTooLargeError(message, path=path, sandbox_id=sandbox_id, op=op)
     if code in ("no_match", "ambiguous"):
         hint = "include more of the text, or pass replace_all=True" if code == "ambiguous" else "read the file again"
         return EditError(message, path=path, sandbox_id=sandbox_id, op=op, hint=hint, count=_int(refusal.get("count")))
     if code == "conflict":
         return EditConflictError(message, path=path, sandbox_id=sandbox_id, op=op, hint="read it again and retry")
     if code in ("pattern", "replacement"):
-        return SandboxFileError(text, path=path, sandbox_id=sandbox_id, op=op)
-    if code == "os":
-        found = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
-        return found(message, path=path, sandbox_id=sandbox_id, op=op)
-    return SandboxFileError(message, path=path, sandbox_id=sandbox_id, op=op)
+        message = text
+    kind = SandboxFileError
+    if code == "not_regular":
+        kind = SandboxIsFolderError if number == errno.EISDIR else SandboxFileKindError
+    elif code == "too_big":
+        kind = SandboxFileTooLargeError
+    elif code == "os":
+        kind = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
+    return kind(message, path=path, sandbox_id=sandbox_id, op=op)
 
 
 def replace_text(

@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from corral.base import transfer
 from corral.base.filereports import file_info, grep_match
@@ -45,6 +45,8 @@ DEFAULT_READ_LIMIT_BYTES = 256 * 1024 * 1024
 _MOST_LOOKED_AT = 1_000_000
 DEFAULT_MATCH_LIMIT = 10_000
 CHUNK_BYTES = 256 * 1024
+
+T = TypeVar("T")
 
 Message = dict[str, Any]
 """A request to a file agent, or its answer."""
@@ -501,38 +503,32 @@ class RequestFiles(AsyncFiles):
         items, _ = await self._collect({"op": "list", **describe(target)}, path=target)
         return [file_info(item) for item in items]
 
-    async def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
-        target = self.at(path)
-        batches = self._batches({"op": "list", "path": target, "depth": depth}, path=target)
-        async with contextlib.aclosing(batches):
-            async for items, _ in batches:
-                yield [file_info(item) for item in items]
-
     async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
-        message = {"op": "glob", **describe(root), "pattern": pattern, "hidden": hidden, "limit": limit}
-        items, last = await self._collect(message, path=root)
-        return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+        return await self._find(root, pattern=pattern, hidden=hidden, limit=limit)
 
     async def find_linked(self, path: PathLike, *, limit: int) -> GlobResult:
         # Filtered inside: the other files are not sent.
-        root = self.at(path)
-        message = {"op": "glob", **describe(root), "pattern": "**", "linked": True, "limit": limit}
-        items, last = await self._collect(message, path=root)
-        return GlobResult(tuple(file_info(item) for item in items), bool(last["truncated"]), _texts(last["unreadable"]))
+        return await self._find(self.at(path), pattern="**", linked=True, limit=limit)
 
-    async def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
-        root = self.at(path)
-        message = {"op": "glob", "path": root, "pattern": pattern, "hidden": True, "limit": limit}
-        async with contextlib.aclosing(self._batches(message, path=root)) as batches:
-            async for items, _ in batches:
-                yield [file_info(item) for item in items]
+    async def _find(self, root: SandboxPath, **options: object) -> GlobResult:
+        items, last = await self._collect({"op": "glob", **describe(root), **options}, path=root)
+        return GlobResult(tuple(map(file_info, items)), bool(last["truncated"]), _texts(last["unreadable"]))
 
-    async def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
-        root = self.at(path)
-        message = {"op": "grep", "path": root, "pattern": text, "fixed": True, "hidden": True, "limit": limit}
-        async with contextlib.aclosing(self._batches(message, path=root)) as batches:
+    def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
+        return self._parsed({"op": "list", "path": self.at(path), "depth": depth}, file_info)
+
+    def glob_batches(self, pattern: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[FileInfo]]:
+        message = {"op": "glob", "path": self.at(path), "pattern": pattern, "hidden": True, "limit": limit}
+        return self._parsed(message, file_info)
+
+    def grep_batches(self, text: str, *, path: PathLike, limit: int) -> AsyncIterator[Sequence[GrepMatch]]:
+        message = {"op": "grep", "path": self.at(path), "pattern": text, "fixed": True, "hidden": True, "limit": limit}
+        return self._parsed(message, grep_match)
+
+    async def _parsed(self, message: Message, parse: Callable[[Message], T]) -> AsyncIterator[Sequence[T]]:
+        async with contextlib.aclosing(self._batches(message, path=message["path"])) as batches:
             async for items, _ in batches:
-                yield [grep_match(item) for item in items]
+                yield [parse(item) for item in items]
 
     async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
         message = {"op": "grep", **search.describe(), "limit": limit}

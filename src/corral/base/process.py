@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+from corral.concurrency.waiting import cancel_all
 from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, WorkdirError
 from corral.protocol import OnOutput, SpawnRequest, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
@@ -687,9 +688,7 @@ async def _with_input(
             feeding.result()
         return await waiting
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)
 
 
 async def _feed(process: AsyncProcess, stdin: Stdin) -> None:

@@ -16,7 +16,7 @@ from typing import IO, Self
 from corral.base.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, is_sample, judge
 from corral.base.hostgit import NamedByGit
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
-from corral.inside.nolinks import LinkFoundError, open_file, open_folder
+from corral.inside.nolinks import LinkFoundError, open_file, open_folder, opened
 from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.inside.tars.writing import pack_tree
 
@@ -58,7 +58,7 @@ async def write_host_file(chunks: AsyncIterable[bytes], target: Path, *, mode: i
             os.fchmod(file.fileno(), mode)
         unfinished.replace(target)
     except BaseException:
-        _discard(unfinished)
+        unfinished.unlink(missing_ok=True)
         raise
 
 
@@ -70,11 +70,6 @@ def _open(path: Path) -> IO[bytes]:
 def _begin_file(folder: Path) -> tuple[int, Path]:
     descriptor, name = tempfile.mkstemp(dir=folder, prefix=".corral-")
     return descriptor, Path(name)
-
-
-def _discard(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
 
 
 def _refuse_odd_target(target: Path) -> None:
@@ -215,20 +210,14 @@ class Landing:
             else:
                 self._held[parts] = (verdict, "")
         elif verdict == "take":
-            parent = open_folder(self.target, parts[:-1], make=True)
-            try:
+            with opened(open_folder(self.target, parts[:-1], make=True)) as parent:
                 self._lay_down(reader, member, parts, parts[-1], parent)
-            finally:
-                os.close(parent)
         else:
             if self._waiting is None:
                 self._waiting = Path(tempfile.mkdtemp(dir=self.target, prefix=".corral-"))
             name = self._held.setdefault(parts, (verdict, str(len(self._held))))[1]
-            waiting = os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY)
-            try:
+            with opened(os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY)) as waiting:
                 self._lay_down(reader, member, parts, name or "folder", waiting)
-            finally:
-                os.close(waiting)
 
     def _judge(self, member: Member, parts: Parts) -> Verdict:
         if self._git_settings:
@@ -258,15 +247,12 @@ class Landing:
             folder, source = os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY), waits
         else:
             folder, source = open_folder(self.target, parts[:-1]), parts[-1]
-        try:
+        with opened(folder):
             if stat.S_ISLNK(os.lstat(source, dir_fd=folder).st_mode):
                 _lay_link(os.readlink(source, dir_fd=folder), own, name, parent)
                 return
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=parent)
+            _remove_old(name, parent)
             os.link(source, name, src_dir_fd=folder, dst_dir_fd=parent, follow_symlinks=False)
-        finally:
-            os.close(folder)
 
     def finish(self) -> tuple[str, ...]:
         """All members are there: place or leave out those that waited; returns the names of those left out."""
@@ -285,11 +271,8 @@ class Landing:
         for parts, mode in reversed(self._modes):  # last: a read-only folder must be filled first
             if parts not in left:
                 self._place_of_error = parts
-                folder = open_file(self.target, parts, os.O_RDONLY | os.O_DIRECTORY)
-                try:
+                with opened(open_file(self.target, parts, os.O_RDONLY | os.O_DIRECTORY)) as folder:
                     os.fchmod(folder, mode)
-                finally:
-                    os.close(folder)
         return tuple(told)
 
     def explain(self, error: OSError) -> SandboxFileError:
@@ -322,23 +305,15 @@ class Landing:
         waiting = self._waiting / name
         if not waiting.is_symlink() and not waiting.exists():
             return  # a link out of the target, which was not created
-        parent = open_folder(target, path[:-1], make=True)
-        try:
+        with opened(open_folder(target, path[:-1], make=True)) as parent:
             os.rename(waiting, path[-1], dst_dir_fd=parent)
-        finally:
-            os.close(parent)
 
     def _exists(self, path: Parts) -> bool:
         try:
-            parent = open_folder(self.target, path[:-1])
+            with opened(open_folder(self.target, path[:-1])) as parent:
+                os.lstat(path[-1], dir_fd=parent)
         except OSError:
             return False
-        try:
-            os.lstat(path[-1], dir_fd=parent)
-        except OSError:
-            return False
-        finally:
-            os.close(parent)
         return True
 
     def _differs(self, path: Parts, name: str) -> bool:
@@ -351,24 +326,25 @@ class Landing:
 
 
 def _write_member(reader: MemberReader, member: Member, name: str, parent: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=parent)
-    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=parent)
-    try:
+    _remove_old(name, parent)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with opened(os.open(name, flags, 0o600, dir_fd=parent)) as file:
         for offset, piece in reader.content(member):
             _write_around_holes(file, offset, piece)
         os.ftruncate(file, member.size)
         os.fchmod(file, member.mode & 0o777)  # never setuid on the host
-    finally:
-        os.close(file)
 
 
 def _lay_link(goal: str, parts: Parts, name: str, parent: int) -> None:
     """Create a symlink, unless it leads out of the target."""
     if _stays_inside(parts, goal):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=parent)
+        _remove_old(name, parent)
         os.symlink(goal, name, dir_fd=parent)
+
+
+def _remove_old(name: str, parent: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=parent)
 
 
 def _write_around_holes(file: int, offset: int, data: bytes) -> None:

@@ -18,6 +18,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
+from corral.concurrency.waiting import cancel_all
+
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -215,10 +217,7 @@ class Portal:
         """Cancel everything, and end the loop and the thread."""
 
         async def finish() -> None:
-            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(*asyncio.all_tasks() - {asyncio.current_task()})
             await self.loop.shutdown_asyncgens()
 
         if not self.loop.is_closed():

@@ -1,4 +1,4 @@
-"""Waiting for shared work or work that must complete, and yielding to other tasks."""
+"""Waiting for shared work or work that must complete, cancelling tasks, and yielding to other tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -35,6 +35,13 @@ async def wait_for(work: concurrent.futures.Future[T] | asyncio.Future[T]) -> T:
     if not inner.done():  # else its event loop may be closed already
         inner.add_done_callback(_retrieve)
     return await asyncio.shield(inner)
+
+
+async def cancel_all(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait until they have ended. Their results and errors are dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _retrieve(done: asyncio.Future[T]) -> None:

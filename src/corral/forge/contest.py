@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.client.registry import get_backend, need_isolation
-from corral.errors import BackendUnavailableError, CapabilityError, CorralError, RunFolderError, SpecError
+from corral.errors import BackendUnavailableError, CapabilityError, CorralError, RunFolderError, SpecError, did_you_mean
 from corral.forge.artifacts import are_whole
 from corral.forge.attempt import AttemptMaker
 from corral.forge.base import Base
@@ -361,14 +361,9 @@ def _check_objective(objective: str) -> str:
 
 
 def _merge(settings: Settings, more: Mapping[str, Any]) -> Settings:
-    import difflib
-
     names = [item.name for item in fields(Settings)]
     for name in more:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            raise SpecError(
-                f"a contest has no setting {name!r}",
-                hint=f"did you mean {near[0]!r}?" if near else f"settings: {', '.join(names)}",
-            )
+            hint = did_you_mean(name, names, otherwise=f"settings: {', '.join(names)}")
+            raise SpecError(f"a contest has no setting {name!r}", hint=hint)
     return replace(settings, **more)

@@ -9,14 +9,13 @@ Paths in it are relative to the file. docs/forge.md has every key.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from corral.errors import SpecError
+from corral.errors import SpecError, did_you_mean
 from corral.forge.candidate import Candidate, as_candidate
 from corral.forge.settings import Settings, Take, Timeouts
 from corral.forge.shipped import find_scripts
@@ -188,8 +187,7 @@ class _Reader:
         names = list(dict.fromkeys(known))
         for key in values:
             if key not in names:
-                near = difflib.get_close_matches(key, names, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(names)}"
+                hint = did_you_mean(key, names, otherwise=f"known keys: {', '.join(names)}")
                 raise self._wrong(f"{where}: unknown key {key!r}" if where else f"unknown key {key!r}", hint)
 
     def _wrong(self, message: str, hint: str) -> SpecError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import json
@@ -11,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from corral.errors import RunFolderError, SpecError
+from corral.errors import RunFolderError, SpecError, did_you_mean
 from corral.forge.judge.judge import Judge, default_judge
 from corral.forge.judge.rubric import recorded_rubric
 
@@ -30,8 +29,7 @@ def find_judge(name: str) -> Judge:
         return SHIPPED[name]()
     path, colon, attribute = name.rpartition(":")
     if not colon or not path.endswith(".py"):
-        near = difflib.get_close_matches(name, SHIPPED, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"give {', '.join(SHIPPED)} or FILE.py:NAME"
+        hint = did_you_mean(name, SHIPPED, otherwise=f"give {', '.join(SHIPPED)} or FILE.py:NAME")
         raise SpecError(f"no judge named {name!r}", hint=hint)
     file = Path(path)
     value = getattr(_load(file), attribute, None)

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 
 from corral.client.registry import get_backend
+from corral.concurrency.waiting import cancel_all
 from corral.protocol import Backend
 from corral.server import dto, log
 from corral.server.auth import Admission, Doorkeeper, Guard, Keyring
@@ -106,9 +107,7 @@ async def opened(
             yield server
         finally:
             server.ready = False
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            await cancel_all(*running)
             await server.sockets.close()
             await server.lifecycle.close()
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from corral.client.registry import need_isolation
+from corral.concurrency.waiting import cancel_all
 from corral.protocol import Backend
 from corral.results import Capabilities
 from corral.server.log import LOGGER
@@ -33,7 +34,5 @@ class Beginning:
 
     async def close(self) -> None:
         """Release the data folder."""
-        for task in (self.found, self._warming):
-            task.cancel()
-        await asyncio.gather(self.found, self._warming, return_exceptions=True)
+        await cancel_all(self.found, self._warming)
         self.database.close()

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from aiohttp import WSMsgType, web
 
+from corral.concurrency.waiting import cancel_all
 from corral.server.auth import Admission, Doorkeeper
 from corral.server.fairness import Budget, Meter
 from corral.server.faults import Fault
@@ -176,9 +177,7 @@ class EventHub:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._listeners.discard(listener)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(*tasks)
 
     async def _receive(self, socket: web.WebSocketResponse, received: asyncio.Event) -> None:
         async for message in socket:

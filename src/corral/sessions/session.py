@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from corral.base.command import with_bash
 from corral.base.process import Capture, as_bytes
-from corral.concurrency.waiting import wait_for
+from corral.concurrency.waiting import cancel_all, wait_for
 from corral.errors import (
     CorralError,
     ExecError,
@@ -294,9 +294,7 @@ class ShellSession:
                 raise ExecError("the command ended before it read all of its stdin", op="feed")
             feeding.result()
         finally:
-            for task in (feeding, ending):
-                task.cancel()
-            await asyncio.gather(feeding, ending, return_exceptions=True)
+            await cancel_all(feeding, ending)
 
     # Ending.
 

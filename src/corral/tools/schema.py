@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from corral.errors import did_you_mean
 
 Kind = Literal["string", "integer", "number", "boolean"]
 
@@ -101,10 +102,8 @@ def _as_mapping(arguments: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
 
 
 def _refuse_unknown(name: object, known: Mapping[str, Parameter]) -> str:
-    near = difflib.get_close_matches(str(name), known, n=1)
-    return f"unknown parameter {str(name)[:80]!r}" + (
-        f", did you mean {near[0]!r}?" if near else f", the parameters are {', '.join(known)}"
-    )
+    hint = did_you_mean(str(name), known, otherwise=f"the parameters are {', '.join(known)}")
+    return f"unknown parameter {str(name)[:80]!r}, {hint}"
 
 
 def _check(parameter: Parameter, value: Any) -> tuple[Any, str | None]:

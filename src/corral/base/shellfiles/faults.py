@@ -6,7 +6,13 @@ import errno
 import os
 import re
 
-from corral.errors import FILE_ERRORS_BY_ERRNO, SandboxFileError, SandboxFileInterruptedError, became_a_link
+from corral.errors import (
+    FILE_ERRORS_BY_ERRNO,
+    SandboxFileError,
+    SandboxFileInterruptedError,
+    became_a_link,
+    shorten_path,
+)
 
 _TEXTS = {
     "no such file or directory": errno.ENOENT,
@@ -55,7 +61,7 @@ def make_error(exit_code: int, said: bytes, *, path: str, op: str, sandbox_id: s
     if has_word(said, "ELINK"):
         return became_a_link(path, sandbox_id=sandbox_id, op=op)
     number = _find_errno(said)
-    shown = path if len(path) <= 300 else f"{path[:150]} … {path[-100:]}"
+    shown = shorten_path(path)
     if number is not None:
         kind = FILE_ERRORS_BY_ERRNO.get(number, SandboxFileError)
         return kind(f"{shown}: {os.strerror(number)}", path=path, sandbox_id=sandbox_id, op=op)

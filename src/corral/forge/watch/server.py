@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from corral.concurrency.waiting import cancel_all
 from corral.errors import BackendUnavailableError
 from corral.forge.artifacts import open_artifact
 from corral.forge.events import ForgeEvent
@@ -123,9 +124,7 @@ class WatchServer:
             server.close()
         tasks = [*self._clients, *([self._tail] if self._tail is not None else [])]
         self._tail = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(*tasks)
         if server is not None:
             await server.wait_closed()
 

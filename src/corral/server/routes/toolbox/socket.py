@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import WSMsgType, web
 
+from corral.concurrency.waiting import cancel_all
 from corral.server.fairness import Meter
 from corral.server.faults import Fault, bad_request
 from corral.server.framewatch import FrameWatch, watch_frames
@@ -110,9 +111,7 @@ class Socket:
                 await asyncio.wait((reading,), timeout=_LAST_WORDS_SECONDS)
             raise
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(*tasks)
 
     async def receive(self, *, timeout: float) -> bytes | None:
         """The next frame; None after the timeout. Raises: ClientLeftError."""
@@ -166,9 +165,7 @@ class Socket:
             if passing.done():
                 passing.result()
         finally:
-            for task in (passing, reading):
-                task.cancel()
-            await asyncio.gather(passing, reading, return_exceptions=True)
+            await cancel_all(passing, reading)
 
     async def _read(self, on_message: OnMessage | None) -> None:
         while True:
