@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TypedDict, Unpack
 
-from corral.errors import CapabilityError, SandboxClosedError, SandboxGoneError
+from corral.errors import BackendUnavailableError, CapabilityError, SandboxClosedError, SandboxGoneError
 from corral.languages import Language, Runtime
 from corral.paths import TEMPORARY
 from corral.results import Capabilities, Event, OutputChunk, SandboxInfo, SandboxState, SandboxUsage, SnapshotInfo
@@ -319,6 +319,11 @@ class SandboxPrimitives(ABC):
     def lacks(self, power: str) -> NoReturn:
         """Raises: CapabilityError, for an unsupported operation."""
         raise lacking(self.backend, power, sandbox_id=self.id)
+
+    def lacks_runtime(self, language: Language, *, op: str = "run_code") -> NoReturn:
+        """Raises: BackendUnavailableError, for a language that nothing inside runs."""
+        text = f"nothing in this sandbox runs {language.name}"
+        raise BackendUnavailableError(text, sandbox_id=self.id, op=op, hint=self.hint_for(language))
 
     def refuse_closed(self) -> NoReturn:
         """Raises: SandboxClosedError."""

@@ -83,9 +83,7 @@ class Resources:
         if not (isinstance(self.cpus, int | float) and math.isfinite(self.cpus) and self.cpus >= 0.01):
             raise SpecError(f"cpus={self.cpus!r} is not a valid number of CPUs", hint="use a number such as 0.5 or 2")
         for name, least in (("processes", 1), ("inodes", 16), ("open_files", 16)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise SpecError(f"{name}={value!r} is not a limit", hint=f"give a whole number of at least {least}")
+            check_limit(getattr(self, name), what=name, least=least)
 
     @classmethod
     def parse(cls, value: object) -> Resources:
@@ -130,11 +128,16 @@ class LimitOptions(TypedDict, total=False):
     processes: int | None
 
 
+def check_keywords(options: Mapping[str, object], kind: type, method: str) -> None:
+    """Reject unknown keywords, which Python accepts where a method has `**options: Unpack[kind]`. Raises: TypeError."""
+    unknown = options.keys() - kind.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"{method}() got an unexpected keyword argument {min(unknown)!r}")
+
+
 def given_limits(limits: LimitOptions) -> dict[str, Any]:
     """The limits to change. Raises: TypeError for an unknown keyword."""
-    unknown = sorted(limits.keys() - LimitOptions.__annotations__.keys())
-    if unknown:
-        raise TypeError(f"resize() got an unexpected keyword argument {unknown[0]!r}")
+    check_keywords(limits, LimitOptions, "resize")
     return {name: value for name, value in limits.items() if value is not None}
 
 
@@ -265,14 +268,7 @@ class Spec:
         if self.snapshot is not None and (not isinstance(self.snapshot, str) or not self.snapshot):
             raise SpecError(f"snapshot={self.snapshot!r} is not a valid snapshot", hint="use an id or a name, or None")
         check_timeout(self.exec_timeout, what="exec_timeout", error=SpecError)
-        if (
-            isinstance(self.output_limit_bytes, bool)
-            or not isinstance(self.output_limit_bytes, int)
-            or self.output_limit_bytes < 1
-        ):
-            raise SpecError(
-                f"output_limit_bytes={self.output_limit_bytes!r} is not a limit", hint="give bytes, 1 or more"
-            )
+        check_limit(self.output_limit_bytes, what="output_limit_bytes")
 
 
 def as_another(spec: Spec) -> Spec:
@@ -293,6 +289,12 @@ def check_timeout(value: float | None, *, what: str, error: type[CorralError]) -
         return
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise error(f"{what}={value!r} is not a duration", hint="use seconds above 0, or None for no limit")
+
+
+def check_limit(value: object, *, what: str, least: int = 1, error: type[CorralError] = SpecError) -> None:
+    """A limit is a whole number of at least that; raises `error` otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise error(f"{what}={value!r} is not a limit", hint=f"give a whole number of at least {least}")
 
 
 def check_labels(labels: Mapping[str, str]) -> dict[str, str]:

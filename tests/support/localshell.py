@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from corral.base.shellfiles.running import Spawn
+from corral.base.shellfiles.files import Spawn
 from corral.protocol import SpawnRequest
 from support.toy_backend import ToyProcess
 

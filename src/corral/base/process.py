@@ -14,7 +14,7 @@ import signal as signals
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
@@ -661,34 +661,28 @@ def check_input(stdin: object) -> None:
         raise InvalidCommandError(f"stdin is {kind}", hint="pass bytes, a string, or an async iterable of bytes")
 
 
-async def _wait(process: AsyncProcess, on_output: OnOutput | None) -> ExecResult:
+async def wait_for(process: AsyncProcess, *, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
+    """Wait for a program's end, feeding it and passing its output on meanwhile. Raises: what the input raises."""
+    if stdin is None:
+        return await _listen(process, on_output)
+    feeding = asyncio.ensure_future(_feed(process, stdin))
+    listening = asyncio.ensure_future(_listen(process, on_output))
+    try:
+        await asyncio.wait((feeding, listening), return_when=asyncio.FIRST_COMPLETED)
+        if feeding.done():
+            feeding.result()
+        return await listening
+    finally:
+        await cancel_all(feeding, listening)
+
+
+async def _listen(process: AsyncProcess, on_output: OnOutput | None) -> ExecResult:
     if on_output is not None:
         async for chunk in process.output():
             answer = on_output(chunk)
             if inspect.isawaitable(answer):
                 await answer
     return await process.wait()
-
-
-async def wait_for(process: AsyncProcess, *, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
-    """Wait for a program's end, feeding it and passing its output on meanwhile."""
-    working = _wait(process, on_output)
-    return await (working if stdin is None else _with_input(process, stdin, working))
-
-
-async def _with_input(
-    process: AsyncProcess, stdin: Stdin, working: Coroutine[object, object, ExecResult]
-) -> ExecResult:
-    """Feed a program while waiting for it. Raises: what the input raises."""
-    tasks = asyncio.ensure_future(_feed(process, stdin)), asyncio.ensure_future(working)
-    feeding, waiting = tasks
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if feeding.done():
-            feeding.result()
-        return await waiting
-    finally:
-        await cancel_all(*tasks)
 
 
 async def _feed(process: AsyncProcess, stdin: Stdin) -> None:

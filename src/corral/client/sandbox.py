@@ -12,14 +12,13 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from corral.base.command import in_file
 from corral.base.files import AsyncFiles
 from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
 from corral.client.registry import get_backend
 from corral.errors import (
-    BackendUnavailableError,
     CorralError,
     ExecTimeoutError,
     ExitError,
@@ -49,7 +48,7 @@ from corral.protocol import (
 )
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
-from corral.sessions.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_limit, check_name, name_taken
+from corral.sessions.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_name, name_taken
 from corral.sessions.session import ShellSession
 from corral.sessions.session import prefix as session_prefix
 from corral.sessions.terminal import Terminal
@@ -61,6 +60,8 @@ from corral.spec import (
     SpecOptions,
     check_argv,
     check_env,
+    check_keywords,
+    check_limit,
     check_size,
     check_timeout,
     make_spec,
@@ -98,14 +99,6 @@ def _takes(kind: type, **defaults: object) -> Callable[[F], F]:
         return method
 
     return spell_out
-
-
-def _check_keywords(options: CallOptions, kind: type, method: str) -> None:
-    """Reject unknown keywords, which Python accepts where a method has `**options`. Raises: TypeError."""
-    known = kind.__annotations__.keys()
-    if not options.keys() <= known:
-        unknown = min(options.keys() - known)
-        raise TypeError(f"{method}() got an unexpected keyword argument {unknown!r}")
 
 
 class AsyncSandbox:
@@ -306,7 +299,7 @@ class AsyncSandbox:
             CapabilityError: an unsupported user or view.
             ExitError, ExecTimeoutError: with `check`.
         """
-        _check_keywords(options, ExecOptions, "exec")
+        check_keywords(options, ExecOptions, "exec")
         stdin = options.get("stdin")
         check_input(stdin)
         async with in_file(command, self._private_folder(), write=self.files.write, drop=self._drop) as argv:
@@ -337,7 +330,7 @@ class AsyncSandbox:
             BackendUnavailableError: its runtime is missing inside; the hint says what to install.
             InvalidCommandError, WorkdirError, ExitError, ExecTimeoutError: as `exec`.
         """
-        _check_keywords(options, CodeOptions, "run_code")
+        check_keywords(options, CodeOptions, "run_code")
         found = find_language(language)
         source = as_bytes(code)
         if found.strip is not None and (stripped := found.strip(source)) != source:
@@ -378,7 +371,7 @@ class AsyncSandbox:
     @_takes(StartOptions, stdin=True)
     async def start(self, command: Command, **options: Unpack[StartOptions]) -> AsyncProcess:
         """Start a program in the background. Raises: as `exec`."""
-        _check_keywords(options, StartOptions, "start")
+        check_keywords(options, StartOptions, "start")
         async with self._starting(command, options) as (request, clear):
             process = await self.primitives.spawn(request)
             process.clear_at_end(clear)
@@ -401,8 +394,8 @@ class AsyncSandbox:
 
         Raises: as `exec`; NameTakenError if the name is taken.
         """
-        _check_keywords(options, RecordedOptions, "start_recorded")
-        check_limit(limit_bytes)
+        check_keywords(options, RecordedOptions, "start_recorded")
+        check_limit(limit_bytes, what="limit_bytes", error=InvalidCommandError)
         check_name(name)
         if self.primitives.keeps_records:
             if name in self._records:
@@ -441,7 +434,7 @@ class AsyncSandbox:
 
         Raises: as `exec`; NameTakenError if the name is taken.
         """
-        _check_keywords(options, SessionOptions, "open_session")
+        check_keywords(options, SessionOptions, "open_session")
         return await ShellSession.open(self, name, limit_bytes=limit_bytes, **options)
 
     async def find_session(self, name: str) -> ShellSession:
@@ -465,7 +458,7 @@ class AsyncSandbox:
 
         Raises: as `exec`; NameTakenError if the name is taken.
         """
-        _check_keywords(options, TerminalOptions, "open_pty")
+        check_keywords(options, TerminalOptions, "open_pty")
         return await Terminal.open(self, name, command, limit_bytes=limit_bytes, **options)
 
     async def find_pty(self, name: str) -> Terminal:
@@ -573,8 +566,8 @@ class AsyncSandbox:
         given = cast("StartOptions", options)  # which has every keyword of a request
         timeout, limit, user = given.get("timeout"), given.get("output_limit_bytes"), given.get("user")
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
-        if limit is not None and limit < 1:
-            raise InvalidCommandError(f"output_limit_bytes={limit!r} is not a limit", hint="give 1 or more")
+        if limit is not None:
+            check_limit(limit, what="output_limit_bytes", error=InvalidCommandError)
         spec = primitives.spec
         workdir, cwd = spec.workdir, given.get("cwd")
         extra = check_env(given.get("env") or {}, error=InvalidCommandError)
@@ -679,19 +672,11 @@ class AsyncSandbox:
         runtime = choose_runtime(language, source, probed)
         if runtime is None:
             self._runtimes.pop(language.name, None)  # it may be installed later
-            self._lacks_runtime(language)
+            self.primitives.lacks_runtime(language)
         return runtime
 
     async def _ensure_program(self, language: Language, runtime: Runtime) -> None:
         """127 may be the snippet's own exit code; raise only if its interpreter is really missing."""
         found = await self.exec(f"command -v {shlex.quote(runtime.program)}", timeout=30)
         if not found.ok:
-            self._lacks_runtime(language)
-
-    def _lacks_runtime(self, language: Language) -> NoReturn:
-        raise BackendUnavailableError(
-            f"nothing in this sandbox runs {language.name}",
-            sandbox_id=self.id,
-            op="run_code",
-            hint=self.primitives.hint_for(language),
-        )
+            self.primitives.lacks_runtime(language)

@@ -10,7 +10,7 @@ import functools
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast
 
 from corral.base.files import AsyncFiles
 from corral.base.process import AsyncProcess
@@ -26,6 +26,7 @@ from corral.spec import Spec, SpecOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 W = TypeVar("W")
 
@@ -72,6 +73,18 @@ def derive_iterator(
         return get_portal().iterate(getattr(self._target, method.__name__)(*args, **kwargs))
 
     return cast("Callable[Concatenate[Derived[Any], P], Iterator[R]]", call)
+
+
+class Property(Protocol[R_co]):
+    """A read-only property, as type checkers see it."""
+
+    def __get__(self, instance: Derived[Any] | None, owner: type | None = None) -> R_co: ...
+
+
+def derive_property(found: Callable[[A], R]) -> Property[R]:
+    """The same property of the async object."""
+    name = cast("Any", found).fget.__name__
+    return cast("Property[R]", property(lambda self: getattr(self._target, name), doc=found.__doc__))
 
 
 def derive_init(kind: Callable[P, R]) -> Callable[[Callable[[W, R], None]], Callable[Concatenate[W, P], None]]:
@@ -137,11 +150,7 @@ class Files(Derived[AsyncFiles]):
 class Process(Derived[AsyncProcess]):
     """A program in the background."""
 
-    @property
-    def pid(self) -> int:
-        """Its process id inside."""
-        return self._target.pid
-
+    pid = derive_property(AsyncProcess.pid)
     output = derive_iterator(AsyncProcess.output)
     write = derive(AsyncProcess.write)
     close_stdin = derive(AsyncProcess.close_stdin)
@@ -161,16 +170,8 @@ class Process(Derived[AsyncProcess]):
 class Recorded(Derived[AsyncRecorded]):
     """A recorded program."""
 
-    @property
-    def name(self) -> str:
-        """Its name in the sandbox."""
-        return self._target.name
-
-    @property
-    def pid(self) -> int:
-        """Its process id inside."""
-        return self._target.pid
-
+    name = derive_property(AsyncRecorded.name)
+    pid = derive_property(AsyncRecorded.pid)
     entries = derive_iterator(AsyncRecorded.entries)
     write = derive(AsyncRecorded.write)
     close_stdin = derive(AsyncRecorded.close_stdin)
@@ -187,11 +188,7 @@ class Recorded(Derived[AsyncRecorded]):
 class ShellSession(Derived[AsyncShellSession]):
     """A shell that keeps its state between commands."""
 
-    @property
-    def name(self) -> str:
-        """Its name in the sandbox."""
-        return self._target.name
-
+    name = derive_property(AsyncShellSession.name)
     run = derive(AsyncShellSession.run)
     commands = derive(AsyncShellSession.commands)
     command = derive(AsyncShellSession.command)
@@ -207,11 +204,7 @@ class ShellSession(Derived[AsyncShellSession]):
 class Terminal(Derived[AsyncTerminal]):
     """A named terminal whose output is recorded."""
 
-    @property
-    def name(self) -> str:
-        """Its name in the sandbox."""
-        return self._target.name
-
+    name = derive_property(AsyncTerminal.name)
     output = derive_iterator(AsyncTerminal.output)
     write = derive(AsyncTerminal.write)
     resize = derive(AsyncTerminal.resize)
@@ -302,15 +295,8 @@ class Sandbox(Derived[AsyncSandbox]):
         """The detached sandboxes, running and stopped."""
         return tuple(get_portal().run(AsyncSandbox.list(backend=backend)))
 
-    @property
-    def id(self) -> str:
-        """The id of the sandbox."""
-        return self._target.id
-
-    @property
-    def spec(self) -> Spec:
-        """The spec it was created with."""
-        return self._target.spec
+    id = derive_property(AsyncSandbox.id)
+    spec = derive_property(AsyncSandbox.spec)
 
     @property
     def closed(self) -> bool:

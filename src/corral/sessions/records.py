@@ -38,13 +38,6 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_limit(limit_bytes: int) -> int:
-    """Check how much of a record is kept. Raises: InvalidCommandError."""
-    if isinstance(limit_bytes, bool) or not isinstance(limit_bytes, int) or limit_bytes < 1:
-        raise InvalidCommandError(f"limit_bytes={limit_bytes!r} is not a limit", hint="give 1 or more")
-    return limit_bytes
-
-
 def describe_end(ending: Ending) -> bytes:
     """The last entry of a record."""
     code = TIMEOUT_EXIT_CODE if ending.reason == "timeout" else ending.exit_code

@@ -10,9 +10,10 @@ import pytest
 from corral.base.agent.channel import AGENT_PARTS
 from corral.base.taskfiles import FILE_PARTS
 from corral.inside.bundle import bundle
-from corral.sessions.interpreter.bundle import DRIVER_PARTS
+from corral.sessions.interpreter.oneshot import CHARTS_PART
+from corral.sessions.interpreter.process import DRIVER_PARTS
 
-BUNDLES = {"agent": AGENT_PARTS, "files": FILE_PARTS, "driver": DRIVER_PARTS, "charts": ("interpreter.charts",)}
+BUNDLES = {"agent": AGENT_PARTS, "files": FILE_PARTS, "driver": DRIVER_PARTS, "charts": (CHARTS_PART,)}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

@@ -16,10 +16,12 @@ import pytest
 
 from corral.client import sync
 from corral.concurrency.turn import Turn
+from corral.inside.bundle import bundle
 from corral.sessions.interpreter import contexts
-from corral.sessions.interpreter.bundle import charts_text, driver_text
 from corral.sessions.interpreter.chartdata import check_chart, parse_charts
 from corral.sessions.interpreter.frames import MAX_EVENT_BYTES, FrameReader, parse_json
+from corral.sessions.interpreter.oneshot import CHARTS_PART
+from corral.sessions.interpreter.process import DRIVER_PARTS
 
 TOKEN = "0123456789abcdef"
 HANG_GUARD_SECONDS = 60
@@ -31,8 +33,8 @@ class Driver:
     def __init__(self, folder: Path) -> None:
         inside = folder / "inside"
         inside.mkdir()
-        (inside / "driver.py").write_bytes(driver_text())
-        (inside / "charts.py").write_bytes(charts_text())
+        (inside / "driver.py").write_bytes(bundle(*DRIVER_PARTS))
+        (inside / "charts.py").write_bytes(bundle(CHARTS_PART))
         self.inside = inside
         self.runs = 0
         self.stderr = folder / "stderr"
@@ -113,7 +115,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 
 def test_text_sent_inside_stands_alone_and_is_old_python() -> None:
-    for text in (driver_text(), charts_text()):
+    for text in (bundle(*DRIVER_PARTS), bundle(CHARTS_PART)):
         tree = ast.parse(text, feature_version=(3, 8))
         for node in ast.walk(tree):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

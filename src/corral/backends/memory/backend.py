@@ -13,7 +13,7 @@ from corral.backends.memory.script import PastCall, Reply, Script, Wanted
 from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
-from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SpecError
+from corral.errors import CapabilityError, SandboxGoneError, SpecError
 from corral.protocol import Backend, OnEvent
 from corral.results import Capabilities, SandboxInfo
 from corral.spec import Spec
@@ -118,15 +118,11 @@ class MemoryBackend(Backend):
 
     # What a sandbox asks.
 
-    def check_language(self, language: str, source: bytes, sandbox_id: str) -> None:
-        text = source.decode("utf-8", "surrogateescape")
-        if self._on_code is None and language not in _SHELLS and not self.script.knows_code(text, language):
-            raise BackendUnavailableError(
-                f"nothing in this sandbox runs {language}",
-                sandbox_id=sandbox_id,
-                op="run_code",
-                hint="script it: MemoryBackend(on_code=…), or backend.reply_code(…)",
-            )
+    def runs(self, language: str, source: bytes) -> bool:
+        """True if a snippet has a scripted reply, or something that runs it."""
+        if self._on_code is not None or language in _SHELLS:
+            return True
+        return self.script.knows_code(source.decode("utf-8", "surrogateescape"), language)
 
     def ended(self, box: Box) -> None:
         with self._lock:

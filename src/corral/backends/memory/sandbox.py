@@ -166,8 +166,12 @@ class MemorySandbox(SandboxPrimitives):
         """The scripted runtime. Raises: BackendUnavailableError if there is no reply for the language."""
         self._check()
         text = language.strip(source) if language.strip else source
-        self._world.check_language(language.name, text, self.id)
+        if not self._world.runs(language.name, text):
+            self.lacks_runtime(language)
         return Runtime(CODE_PROGRAM, (CODE_PROGRAM, language.name, "{file}"), language.runtimes[0].extension)
+
+    def hint_for(self, language: Language) -> str:
+        return "script it: MemoryBackend(on_code=…), or backend.reply_code(…)"
 
     def base_env(self, user: str) -> Mapping[str, str]:
         return {"PATH": "/usr/bin:/bin", "HOME": HOME, "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8"}

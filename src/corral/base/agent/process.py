@@ -341,19 +341,18 @@ class AgentProcess(AsyncProcess):
 
     async def _signal(self, number: int) -> None:
         self._here()
-        self._call(b"G", number.to_bytes(4, "big"))
+        self._call(self._say, b"G", number.to_bytes(4, "big"))
 
     async def _resize(self, *, rows: int, columns: int) -> None:
         self._here()
-        self._call(b"R", struct.pack(">HH", rows, columns))
+        self._call(self._say, b"R", struct.pack(">HH", rows, columns))
 
     def end_tree(self, reason: EndReason) -> None:
         if self.ended or os.getpid() != self._made_by:
             return
         self._reason = self._reason or reason
-        self._call(b"K", reason.encode())
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._watch, _GRACE_SECONDS)
+        self._call(self._say, b"K", reason.encode())
+        self._call(self._watch, _GRACE_SECONDS)
 
     async def end_rest(self) -> None:
         if self.ended and self._channel is not None and os.getpid() == self._made_by:
@@ -377,12 +376,12 @@ class AgentProcess(AsyncProcess):
                 return
             self._lagging = False
         if os.getpid() == self._made_by:
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._acknowledge)
+            self._call(self._acknowledge)
 
-    def _call(self, kind: bytes, data: bytes) -> None:
+    def _call(self, function: Callable[..., None], *args: object) -> None:
+        """Call a function on the channel's loop, unless that is closed."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._say, kind, data)
+            self._loop.call_soon_threadsafe(function, *args)
 
     def end_gone(self, text: str = "the sandbox ended while a program was running") -> None:
         """Report that the sandbox has ended."""

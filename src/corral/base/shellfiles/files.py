@@ -3,43 +3,83 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
-from corral.base.exchange import Known, measured
+from corral.base.exchange import Exchange, Known, exchanging, measured
 from corral.base.filereports import changed_meanwhile, replace_text, told
 from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest
+from corral.base.process import AsyncProcess
 from corral.base.shellfiles import scripts
 from corral.base.shellfiles import search as searching
 from corral.base.shellfiles.faults import has_word, make_error
 from corral.base.shellfiles.infos import parse_records, parse_stat
-from corral.base.shellfiles.running import Runner, Spawn
 from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
-from corral.errors import EditConflictError, SandboxFileError
+from corral.concurrency.waiting import wait_for
+from corral.errors import CorralError, EditConflictError, SandboxFileError
 from corral.inside.glob import compile_glob, find_depth
 from corral.inside.lines import substitute
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import BrokenArchiveError
 from corral.paths import FollowedPath, SandboxPath
-from corral.protocol import PathLike
+from corral.protocol import PathLike, SpawnRequest
 from corral.results import EditResult, ExecResult, FileInfo, GlobResult, GrepResult, ReplaceResult
 
 _EDIT_ATTEMPTS = 8
+_MAX_ANSWER_BYTES = 1024 * 1024
+_STDERR_LIMIT_BYTES = 1024 * 1024
+
+Spawn = Callable[[SpawnRequest], Awaitable[AsyncProcess]]
+"""Starts a program inside, as `corral.protocol.SandboxPrimitives.spawn` does."""
 
 
 class ShellFiles(AsyncFiles):
-    """Files by shell scripts that run inside as `user`. `guard` is called before everything else."""
+    """Files by shell scripts that run inside as `user`, in the root folder, with LC_ALL=C.
+
+    Arguments are paths, numbers and words, never content: that goes in by stdin, and by nothing else.
+    """
 
     def __init__(self, spawn: Spawn, *, user: str, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
         super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=guard)
-        self._runner = Runner(spawn, user=user, guard=guard)
+        self._spawn = spawn
+        self._user = user
         self._turn = Turn()
+
+    @contextlib.asynccontextmanager
+    async def _open(
+        self, script: str, args: Sequence[str], *, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncIterator[Exchange]:
+        """A running script, which has ended when the block has."""
+        self._guard()
+        request = SpawnRequest(
+            argv=("/bin/sh", "-c", script, "sh", *args), env={"LC_ALL": "C"}, cwd="/", user=self._user, timeout=None,
+            stdin=stdin is not None, output_limit_bytes=_STDERR_LIMIT_BYTES, listened=True,
+        )  # fmt: skip
+        async with exchanging(self._spawn(request), stdin) as run:
+            yield run
+
+    async def _finish(
+        self, script: str, args: Sequence[str], *, stdin: AsyncIterable[bytes] | None = None
+    ) -> tuple[bytes, ExecResult]:
+        """Run a script to its end: what it printed, and how it ended.
+
+        Raises:
+            SandboxFileError: it printed far too much.
+        """
+        async with self._open(script, args, stdin=stdin) as run:
+            output = bytearray()
+            async for piece in run.output:
+                output += piece
+                if len(output) > _MAX_ANSWER_BYTES:
+                    raise SandboxFileError("the sandbox's reply is too large", op="files")
+            return bytes(output), await run.process.wait()
 
     async def _run(self, script: str, *args: str, path: str, op: str) -> bytes:
         """Run a small script to its end; returns its output."""
-        output, end = await self._runner.finish(_for(path, script), args)
+        output, end = await self._finish(_for(path, script), args)
         self._check(end, path=path, op=op)
         return output
 
@@ -52,7 +92,7 @@ class ShellFiles(AsyncFiles):
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         head = b""
-        async with self._runner.open(_for(target, scripts.READ), (target,)) as run:
+        async with self._open(_for(target, scripts.READ), (target,)) as run:
             begun = False
             async for received in run.output:
                 piece = received
@@ -77,7 +117,7 @@ class ShellFiles(AsyncFiles):
             how, sha256, "all",
         )  # fmt: skip
         try:
-            _, end = await self._runner.finish(_for(target, scripts.WRITE), args, stdin=Known(data))
+            _, end = await self._finish(_for(target, scripts.WRITE), args, stdin=Known(data))
         except asyncio.CancelledError:
             await self._drop(target, name)
             raise
@@ -93,12 +133,12 @@ class ShellFiles(AsyncFiles):
         counted = measured(content)
         try:
             args = (target, name, "any", mode_text, parents, how, "")
-            _, end = await self._runner.finish(_for(target, scripts.WRITE), (*args, "stage"), stdin=counted)
+            _, end = await self._finish(_for(target, scripts.WRITE), (*args, "stage"), stdin=counted)
             if counted.error is not None:
                 raise counted.error
             self._check(end, path=target, op="write")
             args = (target, name, str(counted.total), mode_text, parents, how, "")
-            _, end = await self._runner.finish(_for(target, scripts.WRITE), (*args, "commit"))
+            _, end = await self._finish(_for(target, scripts.WRITE), (*args, "commit"))
             self._check(end, path=target, op="write")
         except BaseException:
             await self._drop(target, name)
@@ -106,8 +146,9 @@ class ShellFiles(AsyncFiles):
         return counted.total
 
     async def _drop(self, target: str, name: str) -> None:
-        """Remove the temporary file of a script that was ended in the middle."""
-        await asyncio.shield(asyncio.ensure_future(self._runner.forget(scripts.DROP, (target, name))))
+        """Remove the temporary file of a script that was ended in the middle, if the sandbox is still there."""
+        with contextlib.suppress(CorralError):
+            await wait_for(asyncio.ensure_future(self._finish(scripts.DROP, (target, name))))
 
     async def _edit(
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
@@ -142,7 +183,7 @@ class ShellFiles(AsyncFiles):
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         target = self.at(path)
         found: list[FileInfo] = []
-        async with self._runner.open(_for(target, scripts.WALK), (target, "1", "all", "readable")) as run:
+        async with self._open(_for(target, scripts.WALK), (target, "1", "all", "readable")) as run:
             async for info in parse_records(run.output, root=target):
                 found.append(info)  # noqa: PERF401 - a comprehension would hide that it streams
             self._check(await run.process.wait(), path=target, op="list")
@@ -151,7 +192,7 @@ class ShellFiles(AsyncFiles):
     async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
         wanted, found, prefix = compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
         args = (root, str(find_depth(pattern) or 0), "all" if hidden else "visible", "")
-        async with self._runner.open(_for(root, scripts.WALK), args) as run:
+        async with self._open(_for(root, scripts.WALK), args) as run:
             async for info in parse_records(run.output, root=root):
                 if wanted.fullmatch(info.path[prefix:]):
                     if len(found) >= limit:
@@ -165,9 +206,7 @@ class ShellFiles(AsyncFiles):
         root = search.root
         with told(root, sandbox_id=self._sandbox_id, op="grep"):
             wanted = search.compile()
-        async with self._runner.open(
-            _for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)
-        ) as run:
+        async with self._open(_for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)) as run:
             matches, truncated = await searching.grep(
                 run.output, root, wanted, include=search.include, limit=limit, without=without
             )
@@ -181,9 +220,7 @@ class ShellFiles(AsyncFiles):
         root = search.root
         with told(root, sandbox_id=self._sandbox_id, op="replace"):
             wanted = search.compile()
-        async with self._runner.open(
-            _for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)
-        ) as run:
+        async with self._open(_for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)) as run:
             places = await searching.find_files(run.output, root, wanted, include=search.include)
             end = await run.process.wait()
             self._check(end, path=root, op="replace")
@@ -227,7 +264,7 @@ class ShellFiles(AsyncFiles):
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
-        async with self._runner.open(scripts.PACK, (target,)) as run:
+        async with self._open(scripts.PACK, (target,)) as run:
             async for piece in run.output:
                 yield piece
             self._check(await run.process.wait(), path=target, op="pack")
@@ -237,7 +274,7 @@ class ShellFiles(AsyncFiles):
         self._guard()
         checked = Checked(archive, path=target)
         counted = measured(checked)
-        _, end = await self._runner.finish(scripts.UNPACK, (target,), stdin=counted)
+        _, end = await self._finish(scripts.UNPACK, (target,), stdin=counted)
         if isinstance(counted.error, BrokenArchiveError):
             text = f"{target}: malformed archive: {counted.error}"
             raise SandboxFileError(text, path=target, sandbox_id=self._sandbox_id, op="unpack") from counted.error

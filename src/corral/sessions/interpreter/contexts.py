@@ -156,10 +156,11 @@ class Context:
         async for event in process.read(wanted, owned=False):
             yield event
 
-    async def end(self) -> None:
-        """Kill the process."""
+    async def restart(self) -> None:
+        """Replace the process with a new one."""
         if self.process is not None:
             await self.process.kill()
+        await self.begin()
 
     async def close(self) -> None:
         """Kill the process and delete its record."""
@@ -268,9 +269,7 @@ class Interpreter:
 
     async def restart(self, context: str = DEFAULT_CONTEXT) -> None:
         """Restart with a new process. A run in progress ends as interrupted. Raises: NotRecordedError."""
-        found = await self._find(context)
-        await found.end()
-        await found.begin()
+        await (await self._find(context)).restart()
 
     async def close_context(self, context: str) -> None:
         """Kill its process and delete it. Raises: NotRecordedError."""

@@ -10,15 +10,18 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Unpack
 
 from corral.base.process import ALLOWANCE
-from corral.errors import BackendUnavailableError, CorralError, SandboxFileError
+from corral.errors import CorralError, SandboxFileError
+from corral.inside.bundle import bundle
 from corral.languages import FILE, find_language
 from corral.protocol import CodeOptions
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult
-from corral.sessions.interpreter.bundle import charts_text
 from corral.sessions.interpreter.chartdata import MAX_CHARTS_BYTES, parse_charts
 
 if TYPE_CHECKING:
     from corral.client.sandbox import AsyncSandbox
+
+CHARTS_PART = "interpreter.charts"
+"""The reader of figures, for the driver and for `run_code`."""
 
 # Hooks the import of matplotlib without leaving names or arguments behind; the language table's own text follows. The
 # reader of figures is loaded only when the snippet imports matplotlib, which most never do.
@@ -77,12 +80,12 @@ async def run_with_charts(
     try:
         source = code if isinstance(code, bytes) else code.encode("utf-8", "surrogateescape")
         await asyncio.gather(
-            box.files.write(f"{folder}/charts.py", charts_text()),
+            box.files.write(f"{folder}/charts.py", bundle(CHARTS_PART)),
             box.files.write(f"{folder}/snippet.py", source),
         )
         result = await box.exec([*_argv(f"{folder}/charts.py", figures, f"{folder}/snippet.py"), *args], **options)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not (await box.exec("command -v python3", timeout=30)).ok:
-            raise no_python(box.id)
+            box.primitives.lacks_runtime(find_language("python"), op="interpreter")
         charts = await _read_charts(box, figures)
     finally:
         await asyncio.shield(asyncio.ensure_future(_drop(box, folder)))
@@ -112,13 +115,3 @@ async def _read_charts(box: AsyncSandbox, path: str) -> tuple[dict[str, Any], ..
         charts.append(chart)
         await asyncio.sleep(0)  # other tasks run between two charts, which are bounded
     return tuple(charts)
-
-
-def no_python(sandbox_id: str) -> BackendUnavailableError:
-    """The error for a sandbox without an interpreter."""
-    return BackendUnavailableError(
-        "nothing in this sandbox runs python",
-        sandbox_id=sandbox_id,
-        op="interpreter",
-        hint=find_language("python").hint,
-    )

@@ -14,17 +14,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from corral.errors import CorralError, ExecError
+from corral.inside.bundle import bundle
+from corral.languages import find_language
 from corral.results import NOT_FOUND_EXIT_CODE
-from corral.sessions.interpreter.bundle import charts_text, driver_text
 from corral.sessions.interpreter.events import RunEvent, RunStatus
 from corral.sessions.interpreter.frames import FrameReader, parse_json
-from corral.sessions.interpreter.oneshot import no_python
+from corral.sessions.interpreter.oneshot import CHARTS_PART
 from corral.sessions.record import Entry, Recorded
 
 if TYPE_CHECKING:
     from corral.client.sandbox import AsyncSandbox
 
 PREFIX = "interpreter:"
+DRIVER_PARTS = ("interpreter.streams", "interpreter.shown", "interpreter.driver")
 START_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """How long code may take to stop after an interrupt; half-way it is interrupted again."""
@@ -80,7 +82,7 @@ class InterpreterProcess:
         folder = f"{box.temporary}/.corral-{secrets.token_hex(8)}"
         record: Recorded | None = None
         try:
-            for name, text in (("driver.py", driver_text()), ("charts.py", charts_text())):
+            for name, text in (("driver.py", bundle(*DRIVER_PARTS)), ("charts.py", bundle(CHARTS_PART))):
                 await box.files.write(f"{folder}/{name}", text)
             argv = ["python3", f"{folder}/driver.py"]
             record = await box.start_recorded(argv, name=f"{PREFIX}{context_id}:{token}", cwd=cwd)
@@ -124,7 +126,7 @@ class InterpreterProcess:
                     break
         result = await self.record.wait()
         if result.exit_code == NOT_FOUND_EXIT_CODE:
-            raise no_python(self._box.id)
+            self._box.primitives.lacks_runtime(find_language("python"), op="interpreter")
         text = complaint.decode("utf-8", "replace").strip()[-500:]
         raise ExecError(
             f"the interpreter did not start: exit code {result.exit_code} {text}".rstrip(),
@@ -141,11 +143,8 @@ class InterpreterProcess:
         began, active, expected = 0, False, 0
         async for entry in self.record.entries(follow=False):
             if run is None and entry.offset > expected and entry.kind in ("stdout", "stderr"):
-                run, began, active = (
-                    UNNAMED,
-                    entry.offset,
-                    True,
-                )  # output without a beginning: usually nothing prints between runs
+                # Output without a beginning: usually nothing prints between runs.
+                run, began, active = UNNAMED, entry.offset, True
             if entry.kind == "note":
                 told = parse_json(entry.data)
                 cwd = told.get("cwd") if isinstance(told, dict) else cwd
