@@ -273,11 +273,7 @@ _table = {name: language for language in _BUILT_IN for name in (language.name, *
 
 
 def find_language(name: str) -> Language:
-    """The language of that name or alias; case and spaces around it don't matter.
-
-    Raises:
-        UnknownLanguageError: it is not registered.
-    """
+    """The language of that name or alias; case and spaces around it don't matter. Raises: UnknownLanguageError."""
     language = _table.get(_normalise(name))
     if language is None:
         raise UnknownLanguageError(

@@ -433,11 +433,7 @@ class Backend(ABC):
         self.lacks("detached programs")
 
     def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
-        """The output of the program of that number (None: the latest one); with `follow`, until it ends.
-
-        Raises:
-            SandboxGoneError: program not found.
-        """
+        """The output of a program (None: the latest one); with `follow`, until it ends. Raises: SandboxGoneError."""
         self.lacks("detached programs")
 
     async def need(self, power: str) -> None:

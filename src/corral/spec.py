@@ -180,11 +180,7 @@ class NetworkPolicy:
 
     @classmethod
     def parse(cls, value: str | NetworkPolicy | None) -> NetworkPolicy:
-        """From "none", "open" or a list "example.org,example.com".
-
-        Raises:
-            SpecError: an empty name among the hosts.
-        """
+        """From "none", "open" or a list "a.org,b.org". Raises: SpecError for an empty name among the hosts."""
         if isinstance(value, NetworkPolicy):
             return value
         if value is None or value == "none":
@@ -395,11 +391,7 @@ class SpecOptions(TypedDict, total=False):
 
 
 def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
-    """A Spec from keywords.
-
-    Raises:
-        SpecError: an unknown keyword, or an invalid value.
-    """
+    """A Spec from keywords. Raises: SpecError for an unknown keyword or an invalid value."""
     unknown = sorted(set(spec_options) - set(SpecOptions.__annotations__))
     if unknown:
         known = SpecOptions.__annotations__

@@ -455,30 +455,18 @@ class AsyncProcess(ABC):
         return self._pid
 
     async def write(self, data: bytes | str) -> None:
-        """Write to its standard input (or its terminal).
-
-        Raises:
-            ExecError: its stdin is closed.
-        """
+        """Write to its stdin, or its terminal. Raises: ExecError if its stdin is closed."""
         if not await self._write(as_bytes(data)):
             raise stdin_closed(self._sandbox_id)
 
     async def signal(self, number: int) -> None:
-        """Signal the program's process group. Does nothing if the program has ended.
-
-        Raises:
-            ExecError: not a signal.
-        """
+        """Signal its process group, unless the program has ended. Raises: ExecError if it is not a signal."""
         check_signal(number, sandbox_id=self._sandbox_id)
         if not self.ended:
             await self._signal(int(number))
 
     async def resize(self, *, rows: int, columns: int) -> None:
-        """Set the terminal's size.
-
-        Raises:
-            ExecError: it has no terminal.
-        """
+        """Set the terminal's size. Raises: ExecError if it has no terminal."""
         if not self._request.pty or self.ended:
             raise no_terminal(self._sandbox_id)
         await self._resize(rows=rows, columns=columns)
@@ -607,11 +595,7 @@ class AsyncProcess(ABC):
 
 
 def as_bytes(data: bytes | str) -> bytes:
-    """Input for a program.
-
-    Raises:
-        ExecError: neither bytes nor a string.
-    """
+    """Input for a program. Raises: ExecError if it is neither bytes nor a string."""
     if isinstance(data, str):
         return data.encode("utf-8", "surrogateescape")
     if isinstance(data, bytes | bytearray | memoryview):

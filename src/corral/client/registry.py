@@ -68,11 +68,7 @@ def make_backend(name: str, **options: object) -> Backend:
 
 
 def need_isolation(backend: Backend, *, who: str) -> None:
-    """Check that a backend isolates, for callers that run untrusted programs (`isolated` is not False).
-
-    Raises:
-        CapabilityError: it does not isolate.
-    """
+    """For callers that run untrusted programs. Raises: CapabilityError if the backend does not isolate."""
     if not backend.isolated:
         raise CapabilityError(
             f"{who} does not take the backend {backend.name!r}: it does not isolate code",

@@ -240,17 +240,9 @@ class Sandbox(Derived[AsyncSandbox]):
     It is created by the call; `close()`, the end of the `with` block, or the end of the program deletes it.
     """
 
-    def __init__(
-        self,
-        *,
-        backend: str | Backend = "embedded",
-        spec: Spec | None = None,
-        on_event: Callable[[Event], None] | None = None,
-        **spec_options: Unpack[SpecOptions],
-    ) -> None:
-        self._adopt(
-            get_portal().run(AsyncSandbox.create(backend=backend, spec=spec, on_event=on_event, **spec_options))
-        )
+    @derive_init(AsyncSandbox)
+    def __init__(self, box: AsyncSandbox) -> None:
+        self._adopt(get_portal().run(box.__aenter__()))
 
     @classmethod
     def _of(cls, box: AsyncSandbox) -> Self:

@@ -91,11 +91,7 @@ class Recorded(ABC):
 
     @abstractmethod
     def entries(self, *, since: int = 0, follow: bool = True) -> AsyncGenerator[Entry, None]:
-        """The record from an offset on; with `follow`, until its end.
-
-        Raises:
-            SandboxGoneError: the sandbox was deleted meanwhile.
-        """
+        """The record from an offset on; with `follow`, until its end. Raises: SandboxGoneError."""
 
     @abstractmethod
     async def notes(self) -> tuple[Entry, ...]:

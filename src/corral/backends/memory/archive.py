@@ -42,11 +42,7 @@ def _add(tree: Tree, tar: tarfile.TarFile, name: str, node: Node) -> None:
 
 
 def unpack(tree: Tree, path: str, archive: bytes) -> int:
-    """Unpack a tar below a folder; returns the number of members.
-
-    Raises:
-        SandboxFileError: a malformed archive, or a member outside the folder.
-    """
+    """Unpack a tar below a folder; returns the number of members. Raises: as `AsyncFiles.unpack`."""
     tree.make_folders(path)
     root = tree.existing(path)[0]
     modes: list[tuple[Node, int]] = []
@@ -80,23 +76,16 @@ def _lay_down(tree: Tree, member: Member, content: bytes, root: str, modes: list
     spot = tree.find(f"{folder}/{parts[-1]}", follow=False)
     if not f"{spot.path}/".startswith(f"{root.rstrip('/')}/"):
         raise _leads_out(member.name, root)
-    node = _make_node(tree, member, content, root)
+    node = spot.node
+    if node is None or node.kind != "folder" or member.kind != "folder":
+        node = _make_node(tree, member, content, root)
+        if spot.node is not None and spot.node.kind != "file":
+            tree.forget(tree.take_away(spot))
+            spot = Spot(spot.path, spot.parent, spot.name, None)
+        tree.put(spot, node)
     if member.kind == "folder":
-        if spot.node is None or spot.node.kind != "folder":
-            _replace(tree, spot, node)
-            modes.append((node, member.mode))
-        else:
-            modes.append((spot.node, member.mode))
-    else:
-        _replace(tree, spot, node)
+        modes.append((node, member.mode))
     return 1
-
-
-def _replace(tree: Tree, spot: Spot, node: Node) -> None:
-    if spot.node is not None and spot.node.kind != "file":
-        tree.forget(tree.take_away(spot))
-        spot = Spot(spot.path, spot.parent, spot.name, None)
-    tree.put(spot, node)
 
 
 def _make_node(tree: Tree, member: Member, content: bytes, root: str) -> Node:

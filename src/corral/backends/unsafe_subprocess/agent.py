@@ -174,11 +174,6 @@ class Agents:
             return True
         return not opening.cancelled() and opening.exception() is None and not opening.result().lost
 
-    def check(self, op: str | None = None) -> None:
-        """Raises: SandboxGoneError."""
-        if not self.is_alive():
-            raise self.gone(op)
-
     def gone(self, op: str | None = None) -> SandboxGoneError:
         """The error for a sandbox that has ended."""
         return SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, op=op, hint="make a new one")

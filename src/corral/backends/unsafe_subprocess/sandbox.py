@@ -44,7 +44,8 @@ class HostSandbox(SandboxPrimitives):
     def _check(self) -> None:
         if self.closed:
             self.refuse_closed()
-        self._agents.check()
+        if not self._agents.is_alive():
+            raise self._agents.gone()
 
     @property
     def files(self) -> HostFiles:

@@ -64,11 +64,7 @@ class ShellFiles(AsyncFiles):
     async def _finish(
         self, script: str, args: Sequence[str], *, stdin: AsyncIterable[bytes] | None = None
     ) -> tuple[bytes, ExecResult]:
-        """Run a script to its end: what it printed, and how it ended.
-
-        Raises:
-            SandboxFileError: it printed far too much.
-        """
+        """Run a script; returns its output and its result. Raises: SandboxFileError if it prints far too much."""
         async with self._open(script, args, stdin=stdin) as run:
             output = bytearray()
             async for piece in run.output:

@@ -152,7 +152,7 @@ class Context:
         if not wanted:
             return
         if run is not None and run != found.run:
-            process.rewind()
+            process.since = 0
         async for event in process.read(wanted, owned=False):
             yield event
 

@@ -60,7 +60,8 @@ class InterpreterProcess:
         self._box = box
         self.record = record
         self._token = token
-        self._since = 0
+        self.since = 0
+        """Where the next run is looked for in the record."""
         self.active: str | None = None
         """The run in progress, if this process started it."""
         self.ended = False
@@ -104,12 +105,8 @@ class InterpreterProcess:
         record = await box.find_recorded(name)
         process = cls(box, record, token=name.rpartition(":")[2])
         found = await process.look()
-        process._since = found.began
+        process.since = found.began
         return process, found
-
-    def rewind(self) -> None:
-        """Read from the beginning of the record."""
-        self._since = 0
 
     async def _wait_ready(self) -> None:
         reader = FrameReader(self._token)
@@ -120,7 +117,7 @@ class InterpreterProcess:
                     complaint = (complaint + entry.data)[-_STDERR_BYTES:]
                 elif entry.kind == "stdout":
                     if any(isinstance(item, dict) and item["event"] == "ready" for item in reader.feed(entry.data)):
-                        self._since = entry.next_offset
+                        self.since = entry.next_offset
                         return
                 elif entry.kind == "end":
                     break
@@ -181,7 +178,7 @@ class InterpreterProcess:
         reading = _Reading(self._token, run)
         watchdog: asyncio.Task[None] | None = None
         late = False
-        position = expected = self._since
+        position = expected = self.since
 
         async def watch(seconds: float) -> None:
             nonlocal late
@@ -192,7 +189,7 @@ class InterpreterProcess:
         if timeout is not None:
             watchdog = asyncio.ensure_future(watch(timeout))
             watchdog.add_done_callback(_look_away)
-        entries = self.record.entries(since=self._since)
+        entries = self.record.entries(since=self.since)
         try:
             async for entry in entries:
                 if entry.offset > expected:
@@ -209,7 +206,7 @@ class InterpreterProcess:
                 for event in reading.take(entry):
                     yield event
                 if reading.state is not None and await self._is_over(reading, owned=owned):
-                    self._since = max(self._since, reading.ended_at)
+                    self.since = max(self.since, reading.ended_at)
                     yield RunEvent("end", run, status="timeout" if late else reading.state, text=reading.reason)
                     return
         finally:
@@ -264,7 +261,7 @@ class InterpreterProcess:
 
     async def stop(self, *, since: int | None = None) -> None:
         """Interrupt the run in progress, and kill the process if that does not help."""
-        ending = asyncio.ensure_future(self._wait_idle(self._since if since is None else since))
+        ending = asyncio.ensure_future(self._wait_idle(self.since if since is None else since))
         ending.add_done_callback(_look_away)
         try:
             for _ in range(2):  # twice: during system(3) only the child gets the first
@@ -272,7 +269,7 @@ class InterpreterProcess:
                 await asyncio.wait({ending}, timeout=GRACE_SECONDS / 2)
                 if ending.done():
                     if not ending.cancelled() and ending.exception() is None:
-                        self._since = max(self._since, ending.result())  # the next run begins after this one
+                        self.since = max(self.since, ending.result())  # the next run begins after this one
                     return
             log.debug("a run does not obey: its process is ended")
             await self.kill()
