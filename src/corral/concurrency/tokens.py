@@ -6,21 +6,11 @@ import asyncio
 import concurrent.futures
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
+from corral.protocol import SandboxPrimitives
 
-class Lasting(Protocol):
-    """A handle that can be returned again while its sandbox lives."""
-
-    @property
-    def closed(self) -> bool:
-        """True if this handle was closed."""
-
-    async def is_alive(self) -> bool:
-        """True if the sandbox exists and responds."""
-
-
-S = TypeVar("S", bound=Lasting)
+S = TypeVar("S", bound=SandboxPrimitives)
 
 
 class TokenBook(Generic[S]):

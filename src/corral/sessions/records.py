@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import json
 import threading
 import time
@@ -44,24 +45,6 @@ def describe_end(ending: Ending) -> bytes:
     return json.dumps({"exit_code": code, "reason": ending.reason, "signal": ending.signal}).encode()
 
 
-class _Listener:
-    """A reader that waits for the next entry, in its event loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
-
-    def wake(self) -> None:
-        """From any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._news.set)
-        except RuntimeError:
-            return  # its loop is closed
-
-    async def wait(self) -> None:
-        await self._news.wait()
-
-
 class MemoryLog:
     """The entries of one record. Any thread may write and read."""
 
@@ -76,7 +59,8 @@ class MemoryLog:
         self._next = 0
         self._over = False
         self._failure: BaseException | None = None
-        self._listeners: set[_Listener] = set()
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        """The readers that wait for the next entry, each in its event loop."""
 
     def bounds(self) -> tuple[int, int]:
         """The offset of the oldest entry that is kept, and of the next one."""
@@ -131,11 +115,12 @@ class MemoryLog:
     async def entries(self, *, since: int, follow: bool) -> AsyncGenerator[Entry, None]:
         """The record from an offset on; with `follow`, until its end."""
         while True:
-            listener = _Listener()
+            news = asyncio.Event()
+            reader = asyncio.get_running_loop(), news
             with self._lock:
                 batch = self._read(since)
                 if not batch and follow and not self._over:
-                    self._listeners.add(listener)
+                    self._waiting.add(reader)
                 over = self._over or not follow
             for entry in batch:
                 since = entry.next_offset
@@ -145,10 +130,10 @@ class MemoryLog:
             if over:
                 break
             try:
-                await listener.wait()
+                await news.wait()
             finally:
                 with self._lock:
-                    self._listeners.discard(listener)
+                    self._waiting.discard(reader)
         if follow and self._failure is not None:
             raise self._failure
 
@@ -172,9 +157,10 @@ class MemoryLog:
 
     def _tell(self) -> None:
         with self._lock:
-            listeners, self._listeners = self._listeners, set()
-        for listener in listeners:
-            listener.wake()
+            waiting, self._waiting = self._waiting, set()
+        for loop, news in waiting:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                loop.call_soon_threadsafe(news.set)
 
 
 class MemoryRecorded(Recorded):

@@ -100,16 +100,12 @@ class MemoryProcess(AsyncProcess):
             text = "the memory backend does not support SIGSTOP and SIGCONT"
             raise CapabilityError(text, sandbox_id=self._sandbox_id, op="signal")
         else:
-            self._stop(self._signalled(number))
+            self.stop(self._signalled(number))
 
     def end_tree(self, reason: EndReason) -> None:
-        self._stop(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))
+        self.stop(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))
 
-    def end_gone(self, error: CorralError) -> None:
-        """The sandbox has ended."""
-        self._stop(error)
-
-    def _stop(self, ending: Ending | CorralError) -> None:
+    def stop(self, ending: Ending | CorralError) -> None:
         """From any thread: report the end at once, and cancel the tasks in their loop."""
         self.finish(ending)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks are cancelled

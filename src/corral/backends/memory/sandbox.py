@@ -79,7 +79,7 @@ class Box:
             self._timer.cancel()
         text = "the sandbox ended while a program was running"
         for process in list(self.processes):
-            process.end_gone(SandboxGoneError(text, sandbox_id=self.sandbox_id, op="exec", hint="make a new one"))
+            process.stop(SandboxGoneError(text, sandbox_id=self.sandbox_id, op="exec", hint="make a new one"))
         self.world.ended(self)
 
     def describe(self) -> SandboxInfo:
