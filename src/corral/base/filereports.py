@@ -82,12 +82,6 @@ def replace_text(
     return changed, EditResult(path, **about)
 
 
-def changed_meanwhile(path: str, *, sandbox_id: str | None) -> EditConflictError:
-    """The error for an edit of a file that has changed."""
-    text = f"{path}: the file has changed since it was read"
-    return EditConflictError(text, path=path, sandbox_id=sandbox_id, op="edit", hint="read it again and retry")
-
-
 def file_info(item: Mapping[str, Any]) -> FileInfo:
     """A file's information, as an agent reports it."""
     kind: FileKind = item["kind"] if item["kind"] in get_args(FileKind) else "other"

@@ -364,7 +364,10 @@ class AsyncSandbox:
             if there is None and path != beside:
                 await self._drop(private)
         if result.exit_code == NOT_FOUND_EXIT_CODE and not found.probe:
-            await self._ensure_program(found, runtime)
+            # It may be the snippet's own exit code.
+            installed = await self.exec(f"command -v {shlex.quote(runtime.program)}", timeout=30)
+            if not installed.ok:
+                self.primitives.lacks_runtime(found)
         coded = CodeResult(**{field.name: getattr(result, field.name) for field in fields(result)}, language=found.name)
         return self._checked(coded, "run_code") if check else coded
 
@@ -674,9 +677,3 @@ class AsyncSandbox:
             self._runtimes.pop(language.name, None)  # it may be installed later
             self.primitives.lacks_runtime(language)
         return runtime
-
-    async def _ensure_program(self, language: Language, runtime: Runtime) -> None:
-        """127 may be the snippet's own exit code; raise only if its interpreter is really missing."""
-        found = await self.exec(f"command -v {shlex.quote(runtime.program)}", timeout=30)
-        if not found.ok:
-            self.primitives.lacks_runtime(language)

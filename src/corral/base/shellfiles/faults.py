@@ -8,6 +8,7 @@ import re
 
 from corral.errors import (
     FILE_ERRORS_BY_ERRNO,
+    EditConflictError,
     SandboxFileError,
     SandboxFileInterruptedError,
     became_a_link,
@@ -51,15 +52,14 @@ def _find_errno(said: bytes) -> int | None:
     return None
 
 
-def has_word(said: bytes, word: str) -> bool:
-    """True if a script's standard error has that word of ours."""
-    return word.encode() in _OURS.findall(said)
-
-
 def make_error(exit_code: int, said: bytes, *, path: str, op: str, sandbox_id: str) -> SandboxFileError:
     """The error that a failed script means, by its exit code and its standard error."""
-    if has_word(said, "ELINK"):
+    words = _OURS.findall(said)
+    if b"ELINK" in words:
         return became_a_link(path, sandbox_id=sandbox_id, op=op)
+    if b"ECHANGED" in words:
+        text = f"{path}: the file has changed since it was read"
+        return EditConflictError(text, path=path, sandbox_id=sandbox_id, op=op, hint="read it again and retry")
     number = _find_errno(said)
     shown = shorten_path(path)
     if number is not None:

@@ -9,12 +9,12 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
 
 from corral.base.exchange import Exchange, Known, exchanging, measured
-from corral.base.filereports import changed_meanwhile, replace_text, told
+from corral.base.filereports import replace_text, told
 from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest
 from corral.base.process import AsyncProcess
 from corral.base.shellfiles import scripts
 from corral.base.shellfiles import search as searching
-from corral.base.shellfiles.faults import has_word, make_error
+from corral.base.shellfiles.faults import make_error
 from corral.base.shellfiles.infos import parse_records, parse_stat
 from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
@@ -117,8 +117,6 @@ class ShellFiles(AsyncFiles):
         except asyncio.CancelledError:
             await self._drop(target, name)
             raise
-        if has_word(end.stderr_bytes, "ECHANGED"):
-            raise changed_meanwhile(target, sandbox_id=self._sandbox_id)
         self._check(end, path=target, op="edit" if how == "swap" else "write")
 
     async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
