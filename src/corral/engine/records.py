@@ -7,6 +7,7 @@ is slow, floods or does not read delays only itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -18,7 +19,7 @@ from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.errors import ProtocolError
 from corral.engine.recordfile import DiskBudget, RecordWriter
-from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
+from corral.inside.pipes import READ_BYTES, OutputReading, waiting_bytes
 from corral.inside.ready import Loop
 
 MAX_RECORDS = 1000
@@ -95,7 +96,7 @@ class RecordedProgram:
 
     def _listen(self, descriptor: int) -> None:
         # Edge-triggered, and before the program can write: that keeps the order of output.
-        self._loop.watch(descriptor, lambda: self._take(descriptor), edge=True)
+        self._loop.watch(descriptor, functools.partial(self._take, descriptor), edge=True)
 
     # Output.
 
@@ -109,22 +110,12 @@ class RecordedProgram:
         elif data is not None:
             self._drop(descriptor)
             return
-        turn = self._reading.next_turn(descriptor, data)
-        if turn == "again":
-            self._loop.again(lambda: self._take(descriptor))
-        elif turn == "later":
-            moment = time.monotonic() + NAP_SECONDS
-            self._loop.call_at((self, descriptor), moment, lambda: self._take(descriptor))
-        elif turn == "rearm":
-            self._loop.loosen(descriptor)
+        self._reading.read_on(self._loop, descriptor, data, functools.partial(self._take, descriptor))
 
     def _keep(self, kind: str, data: bytes) -> None:
         if not self.running or self._forgotten:
             return  # output of a background child: read, so that it does not block, and dropped
-        if self._reading.count(len(data)):
-            self._reading.loosen(list(self._outputs))
-            for other in self._outputs:
-                self._loop.loosen(other)
+        self._reading.count(len(data), self._outputs, self._loop)
         for start in range(0, len(data), _ENTRY_BYTES):
             self.append(kind, data[start : start + _ENTRY_BYTES])
 

@@ -13,7 +13,13 @@ import os
 import struct
 import sys
 import termios
-from typing import Literal
+import time
+from typing import TYPE_CHECKING, Literal
+
+from corral.inside.ready import Loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
 
 _HAS_PACKETS = sys.platform == "linux"
 """Elsewhere the order between two streams is only close."""
@@ -83,17 +89,15 @@ class OutputReading:
         except OSError:
             return b""  # EIO: the last program has closed the terminal
 
-    def count(self, size: int) -> bool:
-        """Count printed bytes. True if it is time to `loosen` every descriptor."""
+    def count(self, size: int, outputs: Collection[int], loop: Loop) -> None:
+        """Count printed bytes. After `EXACT_BYTES`, change from exact order to speed: enlarge the pipes."""
         self._printed += size
-        return self.exact and self._printed > EXACT_BYTES
-
-    def loosen(self, descriptors: list[int]) -> None:
-        """Change from exact order to speed: enlarge the pipes. Each descriptor must then be armed again."""
-        self.exact = False
-        self.close_writers()
-        for descriptor in descriptors:
-            self._capacity[descriptor] = _enlarge(descriptor)
+        if self.exact and self._printed > EXACT_BYTES:
+            self.exact = False
+            self.close_writers()
+            for descriptor in outputs:
+                self._capacity[descriptor] = _enlarge(descriptor)
+                loop.loosen(descriptor)
 
     def close_writers(self) -> None:
         """Close our copies of the program's ends, and switch packet mode off. Idempotent."""
@@ -103,6 +107,18 @@ class OutputReading:
                 with contextlib.suppress(OSError):
                     fcntl.fcntl(writer, fcntl.F_SETFL, fcntl.fcntl(writer, fcntl.F_GETFL) & ~os.O_DIRECT)
             os.close(writer)
+
+    def read_on(
+        self, loop: Loop, descriptor: int, data: bytes | None, read: Callable[[], None], *, most: int | None = None
+    ) -> None:
+        """Have the loop call `read` when it is time, after a read of at most `most` bytes that returned `data`."""
+        turn = self.next_turn(descriptor, data, most=most)
+        if turn == "again":
+            loop.again(read)
+        elif turn == "later":
+            loop.call_at((self, descriptor), time.monotonic() + NAP_SECONDS, read)
+        elif turn == "rearm":
+            loop.loosen(descriptor)
 
     def next_turn(self, descriptor: int, data: bytes | None, *, most: int | None = None) -> Turn:
         """When to read again, after a read of at most `most` bytes that returned `data`."""

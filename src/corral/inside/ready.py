@@ -76,8 +76,11 @@ class Ready:
         for descriptor, callback in ready:
             still_watched = self._callbacks.get(descriptor) is callback and descriptor not in self._held
             if callback is not None and still_watched:
-                callback()
+                self._call(callback, descriptor)
         return bool(ready)
+
+    def _call(self, callback: Callable[[], None], descriptor: int | None = None) -> None:
+        callback()
 
 
 class Loop(Ready):
@@ -108,11 +111,11 @@ class Loop(Ready):
         self.serve(0.0 if waiting else max(0.0, patience))
         # After all ready descriptors: that keeps the order of output.
         for callback in waiting:
-            callback()
+            self._call(callback)
         now = time.monotonic()
         for key in [key for key, (moment, _) in self._timers.items() if moment <= now]:
             _, callback = self._timers.pop(key)
-            callback()
+            self._call(callback)
 
 
 class _Poll:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from corral.backends.embedded import detached, keepers, packages, seam, settings
+from corral.backends.embedded import detached, keepers, packages, settings
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.programs import find_programs
-from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
+from corral.backends.embedded.sandbox import EmbeddedSandbox, Grip
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.stopped import GROUND_ATTEMPTS, StoppedSandboxes
 from corral.backends.embedded.typescript import setup as typescript
@@ -92,7 +92,7 @@ class EmbeddedBackend(StoppedSandboxes):
             spec=spec,
             control=ours,
             env=ground.env,
-            grip=OwnedGrip(self._launcher, sandbox_id),
+            grip=Grip(sandbox_id, self._launcher),
             data_folder=self.data_folder,
             root=os.geteuid() == 0,
         )
@@ -105,11 +105,8 @@ class EmbeddedBackend(StoppedSandboxes):
         ours, theirs = wire.make_pair()
         try:
             with mapped(op="create"):
-                if not self._launcher.started:
-                    await asyncio.to_thread(self._launcher.start)
-                request = {"op": "create", "recipe": recipe.to_json()}
                 # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
-                check(await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),))))
+                check(await self.ask_launcher({"op": "create", "recipe": recipe.to_json()}, theirs.fileno()))
         except BaseException:
             ours.close()
             raise
@@ -151,7 +148,8 @@ class EmbeddedBackend(StoppedSandboxes):
         return detached.follow_one(self.data_folder, sandbox_id, number, follow=follow)
 
     async def capabilities(self) -> Capabilities:
-        hello = await self._ask_launcher(op="capabilities")
+        with mapped(op="capabilities"):
+            hello = check(await self.ask_launcher({"op": "hello"}))
         limited = set(hello["limited"])
         root = bool(hello["root"])
         notes = {
@@ -195,7 +193,8 @@ class EmbeddedBackend(StoppedSandboxes):
     async def refuse_unkept(self, resources: Resources, *, op: str) -> None:
         if "cpus" not in resources.asked:
             return
-        hello = await self._ask_launcher(op=op)
+        with mapped(op=op):
+            hello = check(await self.ask_launcher({"op": "hello"}))
         if "cpu" not in hello["limited"]:
             raise CapabilityError(
                 f"a limit of {resources.cpus:g} processor(s) is not supported on this machine: no cgroup is available",
@@ -203,11 +202,6 @@ class EmbeddedBackend(StoppedSandboxes):
                 hint="leave it out, run as root, or get a cgroup from systemd: "
                 "systemd-run --user --scope -p Delegate=yes YOUR-COMMAND",
             )
-
-    async def _ask_launcher(self, *, op: str) -> wire.Message:
-        with mapped(op=op):
-            await asyncio.to_thread(self._launcher.start)
-            return check(await seam.answer(await seam.ask(self._launcher.peer, {"op": "hello"})))
 
     def _clean_up_at_exit(self) -> None:
         with self._lock:

@@ -53,6 +53,12 @@ class StoppedSandboxes(Backend):
         self.data_folder = data_folder
         self._launcher = LauncherClient(data_folder)
 
+    async def ask_launcher(self, message: wire.Message, *descriptors: int) -> wire.Message:
+        """The launcher's answer. The launcher is started if it does not run. Raises: EngineError, OSError."""
+        if not self._launcher.started:
+            await asyncio.to_thread(self._launcher.start)
+        return await seam.answer(await seam.ask(self._launcher.peer, message, descriptors))
+
     # What it needs of the other part.
 
     @abstractmethod
@@ -116,18 +122,15 @@ class StoppedSandboxes(Backend):
         ours, theirs = wire.make_pair()
         try:
             with mapped(sandbox_id=found.sandbox_id, op="start"):
-                if not self._launcher.started:
-                    await asyncio.to_thread(self._launcher.start)
                 # If this is cancelled, `ours` is closed below: init sees that its owner is gone, and the sandbox stays
                 # stopped.
                 request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
-                answer = await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),)))
+                answer = await self.ask_launcher(request, theirs.fileno())
                 if answer.get("error") == "held":
                     raise GoneError("another process is using it")
                 check(answer)
                 info = (read_state(found.folder) or found.state)["info"]
-                request = {"op": "detach", "id": found.sandbox_id, "info": info}
-                check(await seam.answer(await seam.ask(self._launcher.peer, request)))
+                check(await self.ask_launcher({"op": "detach", "id": found.sandbox_id, "info": info}))
         finally:
             ours.close()
             theirs.close()
