@@ -133,9 +133,7 @@ class Init:
         if self._memory is not None:
             self._memory.limit_bytes = limits.memory_bytes
         if self._spare is not None:
-            self._spare.drop()  # it has the old limits already
-            self._unfinished.add(self._spare.number)
-            self._spare = None
+            self._drop_spare(self._spare)  # it has the old limits already
 
     def _hear(self, control: socket.socket) -> None:
         try:
@@ -277,10 +275,13 @@ class Init:
 
     def _lose_spare(self, pid: int) -> None:
         if self._spare is not None and self._spare.started.pid == pid:
-            self._spare.drop()
-            self._unfinished.add(self._spare.number)
-            self._spare = None
+            self._drop_spare(self._spare)
             self._spare_refused = True  # killed, perhaps out of memory: start the next one on demand
+
+    def _drop_spare(self, spare: Spare) -> None:
+        spare.drop()
+        self._unfinished.add(spare.number)
+        self._spare = None
 
     def _read_status(self, call: Call) -> None:
         """A subreaper reports how its program ended, or was killed from inside before it could."""

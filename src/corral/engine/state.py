@@ -76,8 +76,7 @@ class DataFolder:
 
     def ids(self) -> list[str]:
         """All sandboxes that have a folder."""
-        entries = (entry for entry in self.sandboxes.iterdir() if entry.is_dir())
-        return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+        return sorted(folder.name for folder in self.sandboxes.glob("[!.]*") if folder.is_dir())
 
     def found(self, sandbox_id: str, state: dict[str, Any]) -> tuple[Path, int]:
         """Create a sandbox's folder with its state, already locked when it appears under its name.

@@ -122,9 +122,8 @@ def _remove_stale_groups(data: DataFolder) -> None:
     except OSError:
         return
     mark = f"corral-{data.instance()}-"
-    bases = [base for base in {hierarchy.unified, *hierarchy.v1.values()} if base is not None and base.is_dir()]
     # The groups first, then the ids: a sandbox that is being created has its folder before its groups.
-    groups = [entry for base in bases for entry in base.iterdir()]
+    groups = hierarchy.list_groups()
     known = set(data.ids())
     for entry in groups:
         owner = entry.name.removeprefix("corral-probe-")

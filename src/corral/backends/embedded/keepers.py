@@ -87,15 +87,12 @@ class DetachedFolder:
 def find_all(data_folder: Path) -> list[DetachedFolder]:
     """Every detached sandbox that has a folder, alive or not."""
     data = open_data(data_folder, op="list")
-    if not data.sandboxes.is_dir():
-        return []
     return [found for sandbox_id in data.ids() if (found := _look(data, sandbox_id)) is not None]
 
 
 def glance(data_folder: Path) -> frozenset[str]:
     """The ids of all folders of sandboxes. Raises: as `open_data`."""
-    data = open_data(data_folder, op="list")
-    return frozenset(data.ids()) if data.sandboxes.is_dir() else frozenset()
+    return frozenset(open_data(data_folder, op="list").ids())
 
 
 def _look(data: DataFolder, sandbox_id: str) -> DetachedFolder | None:

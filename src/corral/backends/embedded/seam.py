@@ -95,6 +95,13 @@ async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
         return received
 
 
+async def receive_message(sock: socket.socket) -> wire.Message:
+    """As `receive`; descriptors, which should not be there, are closed."""
+    message, descriptors = await receive(sock)
+    wire.close_all(descriptors)
+    return message
+
+
 async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Message, list[int]]:
     """As `receive`. Raises: GoneError also after a timeout."""
     try:
@@ -111,9 +118,7 @@ async def answer(sock: socket.socket, *, lost: Callable[[wire.Message], object] 
     then `lost` is called with it.
     """
     try:
-        message, descriptors = await receive(sock)
-        wire.close_all(descriptors)
-        return message
+        return await receive_message(sock)
     except BaseException:
         if lost is not None and (late := _take_last(sock)) is not None:
             lost(late)
