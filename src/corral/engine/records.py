@@ -17,7 +17,6 @@ from typing import Any
 
 from corral.engine import wire
 from corral.engine.client import ask
-from corral.engine.errors import ProtocolError
 from corral.engine.recordfile import DiskBudget, RecordWriter
 from corral.inside.pipes import READ_BYTES, OutputReading, waiting_bytes
 from corral.inside.ready import Loop
@@ -139,11 +138,9 @@ class RecordedProgram:
         if self._channel is None:
             return
         try:
-            received = wire.receive(self._channel, allow_large=False)
+            received = wire.hear(self._channel, allow_large=False)
         except BlockingIOError:
             return
-        except ProtocolError:
-            received = None
         if received is None:
             self._stop_hearing()
             return  # init has ended, and the sandbox with it: the keeper sees that elsewhere
@@ -338,8 +335,7 @@ class Records:
             program.kill()
         elif do == "forget":
             program.kill()
-            self._programs.pop(program.number, None)
-            program.forget()
+            self._forget(program)
         else:
             raise ValueError(f"unknown: {do!r:.100}")
 
@@ -372,12 +368,10 @@ class Records:
             """Reply once. If the client has gone meanwhile, the program is killed, since it would never be used."""
             program.on_start = lambda _: None
             if "error" in answer:
-                self._programs.pop(program.number, None)
-                program.forget()
+                self._forget(program)
             if not wire.answer(reply, {**answer, **program.describe()}):
                 program.kill()
-                self._programs.pop(program.number, None)
-                program.forget()
+                self._forget(program)
 
         program.on_start = announce
         try:
@@ -385,10 +379,13 @@ class Records:
                 writer.append("note", note)
             program.begin(self._control, dict(message["program"]))
         except BaseException:
-            self._programs.pop(program.number, None)
             program.abandon()
-            program.forget()
+            self._forget(program)
             raise
+
+    def _forget(self, program: RecordedProgram) -> None:
+        self._programs.pop(program.number, None)
+        program.forget()
 
     @staticmethod
     def _note(program: RecordedProgram, data: bytes, reply: socket.socket) -> None:

@@ -246,11 +246,9 @@ class EmbeddedProcess(AsyncProcess):
             self._end_after_output()
             return
         try:
-            received = wire.receive(self._channel, allow_large=False)
+            received = wire.hear(self._channel, allow_large=False)
         except BlockingIOError:
             return
-        except ProtocolError:
-            received = None
         if received is None:
             self._finish_gone()
             return

@@ -83,7 +83,7 @@ def describe_filter() -> str:
 
 async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:
     """The steps to create such a sandbox, and to start each program in it."""
-    ground = await backend.prepare_ground(spec)
+    ground = await backend.grounds.prepare(spec)
     recipe = backend.make_recipe(spec, _EXAMPLE_ID, ground)
     root = os.geteuid() == 0
     first = _EXAMPLE_FIRST_UID // UID_RANGE_SIZE * UID_RANGE_SIZE if root else os.geteuid()

@@ -68,10 +68,9 @@ async def send(sock: socket.socket, message: wire.Message, descriptors: tuple[in
 
 
 async def _writable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
     own = os.dup(sock.fileno())  # a loop has one waiter per descriptor, and several calls may wait
     try:
-        await _ready(loop, own, loop.add_writer, loop.remove_writer)
+        await _wait_writable(own)
     finally:
         os.close(own)
 
@@ -83,12 +82,11 @@ async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
         GoneError: the other side has ended.
     """
     sock.setblocking(False)
-    loop = asyncio.get_running_loop()
     while True:
         try:
             received = wire.receive(sock, allow_large=False)
         except BlockingIOError:
-            await _ready(loop, sock.fileno(), loop.add_reader, loop.remove_reader)
+            await wait_readable(sock.fileno())
             continue
         if received is None:
             raise GoneError("the peer has closed the connection")
@@ -140,29 +138,32 @@ def _take_last(sock: socket.socket) -> wire.Message | None:
 
 async def read_pipe(descriptor: int, size: int) -> bytes:
     """The next bytes of a non-blocking pipe, empty at its end. Safe to cancel: no thread is left reading."""
-    loop = asyncio.get_running_loop()
     while True:
         try:
             return os.read(descriptor, size)
         except BlockingIOError:
-            await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
+            await wait_readable(descriptor)
 
 
 async def wait_readable(descriptor: int) -> None:
     """Wait until there is data to read, or the peer has closed the connection."""
     loop = asyncio.get_running_loop()
-    await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
+    await _wait(loop, descriptor, loop.add_reader, loop.remove_reader)
+
+
+async def _wait_writable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    await _wait(loop, descriptor, loop.add_writer, loop.remove_writer)
 
 
 async def write_pipe(descriptor: int, data: bytes) -> None:
     """Write all of `data` to a non-blocking pipe. Raises: OSError, above all BrokenPipeError."""
-    loop = asyncio.get_running_loop()
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:
-            await _ready(loop, descriptor, loop.add_writer, loop.remove_writer)
+            await _wait_writable(descriptor)
 
 
 async def write_stdin(descriptor: int, data: bytes) -> bool:
@@ -176,7 +177,7 @@ async def write_stdin(descriptor: int, data: bytes) -> bool:
     return True
 
 
-async def _ready(
+async def _wait(
     loop: asyncio.AbstractEventLoop, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]
 ) -> None:
     ready: asyncio.Future[None] = loop.create_future()
