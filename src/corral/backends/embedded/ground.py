@@ -37,12 +37,10 @@ class Grounds:
 
     async def prepare(self, spec: Spec) -> Ground:
         """The base of a sandbox of this spec. Raises: as `create`."""
-        tools, extra = await self._find_tools(spec)
-        description = tools.description
-        if extra:
-            description = dataclasses.replace(description, tools=(*description.tools, *extra))
-        trees = await self._build_base(description)
-        modules = [tool.target for tool in extra if tool.target in (settings.PACKAGES_AT, settings.VENV_AT)]
+        tools = await self._find_tools(spec)
+        trees = await self._build_base(tools.description)
+        targets = [tool.target for tool in tools.description.tools]
+        modules = [target for target in targets if target in (settings.PACKAGES_AT, settings.VENV_AT)]
         files = {packages.path_file(): "".join(f"{target}\n" for target in modules)} if modules else {}
         if spec.workdir.strip("/") not in OWN_FOLDERS:
             files[spec.workdir.rstrip("/") + "/"] = ""
@@ -54,14 +52,15 @@ class Grounds:
         mine = f"{self.data_folder}/"
         if None not in self.identify(trees):
             return {}
-        tools, extra = await self._find_tools(spec)
-        shown = {tool.target: tool for tool in (*tools.description.tools, *extra)}
+        tools = await self._find_tools(spec)
+        shown = {tool.target: tool for tool in tools.description.tools}
         kept = (Tool(tree.lowers[0], tree.target) for tree in trees if not tree.writable and tree.target not in shown)
         outside = [tool for tool in kept if not tool.source.startswith(mine) and tool.target.startswith("/opt/")]
         description = dataclasses.replace(tools.description, tools=(*shown.values(), *outside))
         return {tree.target: tree.lowers for tree in await self._build_base(description)}
 
-    async def _find_tools(self, spec: Spec) -> tuple[settings.HostTools, Sequence[Tool]]:
+    async def _find_tools(self, spec: Spec) -> settings.HostTools:
+        """The host's tools, and the packages and the virtual environment of a spec."""
         open_data(self.data_folder, op="create")
         tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
         extra: list[Tool] = []
@@ -75,15 +74,14 @@ class Grounds:
         if spec.venv is not None:
             extra.append(Tool(str(packages.venv_site_packages(spec.venv)), settings.VENV_AT))
             folder, at = packages.venv_programs(spec.venv), settings.VENV_PROGRAMS_AT
-            own = await asyncio.to_thread(find_programs, folder, shown_at=at, python=python)
-            if any(command.startswith(at) for command in own.values()):
+            programs = await asyncio.to_thread(find_programs, folder, shown_at=at, python=python)
+            if any(command.startswith(at) for command in programs.values()):
                 extra.append(Tool(str(folder), at))
-            commands = own | commands
-        if commands:
-            # What a package brings never takes the place of Corral's own python, pip or node.
-            described = dataclasses.replace(tools.description, commands=commands | tools.description.commands)
-            tools = dataclasses.replace(tools, description=described)
-        return tools, extra
+            commands = programs | commands
+        own = tools.description
+        # What a package brings never takes the place of Corral's own python, pip or node.
+        described = dataclasses.replace(own, tools=(*own.tools, *extra), commands=commands | own.commands)
+        return dataclasses.replace(tools, description=described)
 
     async def _build_base(self, description: BaseDescription) -> tuple[Tree, ...]:
         """The trees of a base. Examining the host takes longer than creating a sandbox, so they are kept."""

@@ -398,13 +398,9 @@ async def spawn(
     """
     theirs: list[int] = []
     reading = OutputReading()
+    stdin_fd, outputs = _open_pipes(request, reading, theirs)
     process = EmbeddedProcess(
-        sandbox_id=sandbox_id,
-        request=request,
-        reading=reading,
-        stdin_fd=_open_stdin(request, theirs),
-        outputs=_open_outputs(request, reading, theirs),
-        give_up=give_up,
+        sandbox_id=sandbox_id, request=request, reading=reading, outputs=outputs, stdin_fd=stdin_fd, give_up=give_up
     )
     channel: socket.socket | None = None
     try:
@@ -447,28 +443,25 @@ def describe(request: SpawnRequest, uid: int, gid: int) -> wire.Message:
     }
 
 
-def _open_outputs(request: SpawnRequest, reading: OutputReading, theirs: list[int]) -> dict[int, StreamName]:
-    if request.pty:
-        return {}
+def _open_pipes(
+    request: SpawnRequest, reading: OutputReading, theirs: list[int]
+) -> tuple[int | None, dict[int, StreamName]]:
+    """Our ends of the input and of the outputs. For a terminal there are none: init opens it."""
     outputs: dict[int, StreamName] = {}
-    names: tuple[StreamName, ...] = ("stdout", "stderr")
-    for name in names:
-        reader, writer = reading.open_pipe()
-        outputs[reader] = name
-        theirs.append(writer)
-    return outputs
-
-
-def _open_stdin(request: SpawnRequest, theirs: list[int]) -> int | None:
+    stdin_fd: int | None = None
     if request.pty:
-        return None
-    if not request.stdin:
-        theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        return None
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(writer, False)
+        return stdin_fd, outputs
+    if request.stdin:
+        reader, stdin_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(stdin_fd, False)
+    else:
+        reader = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     theirs.append(reader)
-    return writer
+    for name in get_args(StreamName):
+        output, writer = reading.open_pipe()
+        outputs[output] = name
+        theirs.append(writer)
+    return stdin_fd, outputs
 
 
 def read_reason(reason: object) -> EndReason:
