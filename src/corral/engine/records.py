@@ -18,8 +18,7 @@ from typing import Any
 from corral.engine import wire
 from corral.engine.client import ask
 from corral.engine.recordfile import DiskBudget, RecordWriter
-from corral.inside.pipes import READ_BYTES, OutputReading, waiting_bytes
-from corral.inside.ready import Loop
+from corral.inside.ready import READ_BYTES, Loop, OutputReading, waiting_bytes
 
 MAX_RECORDS = 1000
 _PAGE = 25

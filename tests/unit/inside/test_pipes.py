@@ -2,8 +2,7 @@
 
 import os
 
-from corral.inside.pipes import EXACT_BYTES, OutputReading
-from corral.inside.ready import Loop
+from corral.inside.ready import EXACT_BYTES, Loop, OutputReading
 
 LINES = [b"%06d\n" % number for number in range(3000)]
 

@@ -3,7 +3,7 @@
 The pump is one thread per process of the host. It is not an event loop of a caller, because a program must be read even
 if its caller's loop has ended, and because only a reader that does nothing else knows the order of the two streams.
 
-Order: the pipes are those of `corral.inside.pipes`, and epoll reports them in the order in which they were written. A
+Order: the pipes are those of `corral.inside.ready`, and epoll reports them in the order in which they were written. A
 program that has printed much is polled every millisecond while it prints, and wakes the pump only after a pause.
 """
 
@@ -28,8 +28,7 @@ from corral.concurrency.portal import PerProcess
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
 from corral.errors import EngineFaultError, SandboxGoneError
-from corral.inside.pipes import READ_BYTES, OutputReading, waiting_bytes
-from corral.inside.ready import Loop
+from corral.inside.ready import READ_BYTES, Loop, OutputReading, waiting_bytes
 from corral.inside.starting import set_window
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 from corral.inside.agent.job import Job, Stream
 from corral.inside.agent.warden import WAKE_SECONDS, watch_over
 from corral.inside.frames import HAS_ZLIB, PIECE_BYTES, Parser, pack, unpack
-from corral.inside.pipes import waiting_bytes
-from corral.inside.ready import Loop
+from corral.inside.ready import Loop, waiting_bytes
 from corral.inside.starting import set_window
 from corral.inside.trees import become_subreaper, end_below, own_children, send_signal
 
