@@ -81,7 +81,7 @@ class EmbeddedBackend(Backend):
         for patience in reversed(range(_GROUND_ATTEMPTS)):
             ground = await self.grounds.prepare(spec)
             sandbox_id = str(uuid.uuid4())
-            recipe = self.make_recipe(spec, sandbox_id, ground, layers=self._find_layers(spec))
+            recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
             before = self.grounds.identify(ground.trees)
             try:
                 ours = await self._launch(recipe)
@@ -336,7 +336,7 @@ class EmbeddedBackend(Backend):
         with mapped(op="delete_snapshot"):
             await asyncio.to_thread(delete_snapshot, self.data_folder, snapshot_id)
 
-    def _find_layers(self, spec: Spec) -> tuple[Layer, ...]:
+    def find_layers(self, spec: Spec) -> tuple[Layer, ...]:
         """The layers of a sandbox of this spec above the base. Raises: SnapshotNotFoundError."""
         if spec.snapshot is None:
             return ()
