@@ -14,6 +14,7 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend, keepers, seam
 from corral.backends.embedded import detached as detached_programs
+from corral.backends.embedded.sandbox import Grip
 from corral.client.sandbox import AsyncSandbox
 from corral.engine.client import check
 from corral.engine.errors import EngineError
@@ -368,10 +369,10 @@ async def printed(backend: EmbeddedBackend, number: int | None = None, *, follow
 async def test_garbage_at_the_keepers_door_is_survived(backend: EmbeddedBackend) -> None:
     box = await detached(backend)
     for packet in (b"", b"garbage", b"I[]", b"I{}", b"M", b"I" + b" " * 100_000):
-        connection = keepers._dial(backend.data_folder, box.id)
+        connection = keepers.dial(backend.data_folder, box.id)
         connection.send(packet)
         connection.close()
-    grip = keepers.KeeperGrip(backend.data_folder, box.id)
+    grip = Grip(box.id, keepers.dial(backend.data_folder, box.id))
     for message, refusal in (({"op": "nonsense"}, "unknown"), ({"op": "record"}, "KeyError")):
         with pytest.raises(EngineError, match=refusal):
             check(await seam.answer(await grip.ask(message)))

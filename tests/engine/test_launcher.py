@@ -20,7 +20,7 @@ import pytest
 from corral.backends.embedded import EmbeddedBackend
 from corral.client.sandbox import AsyncSandbox
 from corral.engine import wire
-from corral.engine.client import LauncherClient, receive_within
+from corral.engine.client import LauncherClient, ask, receive_within
 from corral.engine.errors import EngineError, RefusedError, SetupError
 from corral.engine.recipe import Recipe, Tree
 from corral.errors import BackendUnavailableError, CorralError, SandboxGoneError
@@ -62,7 +62,7 @@ def stock_of(backend: EmbeddedBackend) -> dict[str, list[str]]:
 
 async def recipe_of(backend: EmbeddedBackend, sandbox_id: str) -> Recipe:
     spec = Spec()
-    return backend.make_recipe(spec, sandbox_id, await backend.prepare_ground(spec))
+    return backend.make_recipe(spec, sandbox_id, await backend.grounds.prepare(spec))
 
 
 def create(launcher: LauncherClient, recipe: Recipe) -> socket.socket:
@@ -388,7 +388,7 @@ async def test_create_with_a_wrong_owner_is_answered_and_survived(backend: Embed
         reader, writer = os.pipe()
         try:
             descriptors = (reader,) if owner == "pipe" else ()
-            with backend._launcher.request({"op": "create", "recipe": recipe.to_json()}, descriptors) as answer:
+            with ask(backend._launcher.peer, {"op": "create", "recipe": recipe.to_json()}, descriptors) as answer:
                 assert "error" in receive_within(answer, HANG_GUARD_SECONDS)
         finally:
             os.close(reader)

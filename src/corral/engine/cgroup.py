@@ -44,6 +44,11 @@ class Hierarchy:
         """What the kernel limits: memory, pids, cpu."""
         return (self.unified_controllers | frozenset(self.v1)) & frozenset(("memory", "pids", "cpu"))
 
+    def list_groups(self) -> list[Path]:
+        """All groups that exist there, of all sandboxes and of other programs."""
+        bases = {base for base in (self.unified, *self.v1.values()) if base is not None and base.is_dir()}
+        return [entry for base in bases for entry in base.iterdir()]
+
 
 def detect(*, self_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/proc/self/mountinfo")) -> Hierarchy:
     """Find out by trying: a controller counts only if a group can be created and has its files."""

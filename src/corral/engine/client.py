@@ -42,19 +42,9 @@ class LauncherClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = os.getpid()
 
-    def request(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, wait: bool = True) -> socket.socket:
-        """Send a request; returns the socket for its answer, which may be closed early.
-
-        Raises:
-            UnsupportedError: the launcher can't run here.
-            GoneError: it has died.
-            BlockingIOError: without `wait`, it is too busy for more requests now.
-        """
-        return ask(self.peer, message, descriptors, wait=wait)
-
     def ask(self, message: wire.Message, descriptors: tuple[int, ...] = (), *, timeout: float = 60.0) -> wire.Message:
-        """Send a request and wait for the answer. Blocks. Raises: as `request`, and the errors of `check`."""
-        with self.request(message, descriptors) as answer:
+        """Send a request and wait for the answer. Blocks. Raises: as `peer`, GoneError, and the errors of `check`."""
+        with ask(self.peer, message, descriptors) as answer:
             return check(receive_within(answer, timeout))
 
     def shutdown(self) -> None:
@@ -91,12 +81,12 @@ class LauncherClient:
         return self._socket is not None
 
     def start(self) -> None:
-        """Start the launcher if it does not run. Blocks for some tens of milliseconds. Raises: as `request`."""
+        """Start the launcher if it does not run. Blocks for some tens of milliseconds. Raises: as `peer`."""
         _ = self.peer
 
     @property
     def peer(self) -> socket.socket:
-        """The socket for requests, for callers in an event loop. Starts the launcher. Raises: as `request`."""
+        """The socket for requests. Starts the launcher. Raises: UnsupportedError if it can't run here."""
         with self._lock:
             if self._socket is not None and self._process is not None and self._process.poll() is not None:
                 # It died, and its sandboxes with it. A new one clears up.

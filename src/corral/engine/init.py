@@ -20,7 +20,7 @@ from corral.engine.agent.worker import serve_files
 from corral.engine.call import Call
 from corral.engine.child import Program, program_steps
 from corral.engine.counting import LOOK_SECONDS, LockWatch, SharedWatch
-from corral.engine.errors import ExhaustedError, ProtocolError, RefusedError, describe
+from corral.engine.errors import ExhaustedError, RefusedError, describe
 from corral.engine.pausing import Pausing
 from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID, Limits
@@ -133,17 +133,13 @@ class Init:
         if self._memory is not None:
             self._memory.limit_bytes = limits.memory_bytes
         if self._spare is not None:
-            self._spare.drop()  # it has the old limits already
-            self._unfinished.add(self._spare.number)
-            self._spare = None
+            self._drop_spare(self._spare)  # it has the old limits already
 
     def _hear(self, control: socket.socket) -> None:
         try:
-            received = wire.receive(control)
+            received = wire.hear(control)
         except ExhaustedError:
             return  # the client notices that its channel is closed
-        except ProtocolError:
-            received = None
         if received is None:
             if control is self._owned_by:
                 os._exit(0)
@@ -224,10 +220,7 @@ class Init:
 
     def _hear_channel(self, call: Call) -> None:
         """A message of the client about its call; closing the channel cancels the call."""
-        try:
-            received = wire.receive(call.channel)
-        except ProtocolError:
-            received = None
+        received = wire.hear(call.channel)
         if received is None:
             self._ready.unwatch(call.channel.fileno())
             if not call.program.outlive_client and call.reason == "":
@@ -277,10 +270,13 @@ class Init:
 
     def _lose_spare(self, pid: int) -> None:
         if self._spare is not None and self._spare.started.pid == pid:
-            self._spare.drop()
-            self._unfinished.add(self._spare.number)
-            self._spare = None
+            self._drop_spare(self._spare)
             self._spare_refused = True  # killed, perhaps out of memory: start the next one on demand
+
+    def _drop_spare(self, spare: Spare) -> None:
+        spare.drop()
+        self._unfinished.add(spare.number)
+        self._spare = None
 
     def _read_status(self, call: Call) -> None:
         """A subreaper reports how its program ended, or was killed from inside before it could."""

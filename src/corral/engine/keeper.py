@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
-from corral.engine.errors import EngineError, ExhaustedError, ProtocolError
+from corral.engine.errors import EngineError, ExhaustedError
 from corral.engine.powers import OPERATIONS, Powers
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.records import Records
@@ -177,11 +177,9 @@ class Keeper:
 
     def _hear(self, connection: socket.socket) -> None:
         try:
-            received = wire.receive(connection)
+            received = wire.hear(connection)
         except (BlockingIOError, ExhaustedError):
             return
-        except ProtocolError:
-            received = None
         if received is None:
             self._loop.unwatch(connection.fileno())
             connection.close()

@@ -20,7 +20,7 @@ from typing import Any
 from corral.engine import cgroup, sweep, syscalls, wire
 from corral.engine.box import Box, Resting, Workshop, can_make_devices, make_box
 from corral.engine.client import receive_within
-from corral.engine.errors import EngineError, ExhaustedError, GoneError, ProtocolError, SetupError, describe
+from corral.engine.errors import EngineError, ExhaustedError, GoneError, SetupError, describe
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers
@@ -81,11 +81,9 @@ class Launcher:
 
     def _hear(self) -> None:
         try:
-            received = wire.receive(self._client)
+            received = wire.hear(self._client)
         except ExhaustedError:
             return  # the client notices that its answer socket is closed
-        except ProtocolError:
-            received = None
         if received is None:
             self._ready.unwatch(self._client.fileno())
             self._leave()

@@ -7,6 +7,7 @@ is slow, floods or does not read delays only itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -16,10 +17,8 @@ from typing import Any
 
 from corral.engine import wire
 from corral.engine.client import ask
-from corral.engine.errors import ProtocolError
 from corral.engine.recordfile import DiskBudget, RecordWriter
-from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, waiting_bytes
-from corral.inside.ready import Loop
+from corral.inside.ready import READ_BYTES, Loop, OutputReading, waiting_bytes
 
 MAX_RECORDS = 1000
 _PAGE = 25
@@ -95,7 +94,7 @@ class RecordedProgram:
 
     def _listen(self, descriptor: int) -> None:
         # Edge-triggered, and before the program can write: that keeps the order of output.
-        self._loop.watch(descriptor, lambda: self._take(descriptor), edge=True)
+        self._loop.watch(descriptor, functools.partial(self._take, descriptor), edge=True)
 
     # Output.
 
@@ -109,22 +108,12 @@ class RecordedProgram:
         elif data is not None:
             self._drop(descriptor)
             return
-        turn = self._reading.next_turn(descriptor, data)
-        if turn == "again":
-            self._loop.again(lambda: self._take(descriptor))
-        elif turn == "later":
-            moment = time.monotonic() + NAP_SECONDS
-            self._loop.call_at((self, descriptor), moment, lambda: self._take(descriptor))
-        elif turn == "rearm":
-            self._loop.loosen(descriptor)
+        self._reading.read_on(self._loop, descriptor, data, functools.partial(self._take, descriptor))
 
     def _keep(self, kind: str, data: bytes) -> None:
         if not self.running or self._forgotten:
             return  # output of a background child: read, so that it does not block, and dropped
-        if self._reading.count(len(data)):
-            self._reading.loosen(list(self._outputs))
-            for other in self._outputs:
-                self._loop.loosen(other)
+        self._reading.count(len(data), self._outputs, self._loop)
         for start in range(0, len(data), _ENTRY_BYTES):
             self.append(kind, data[start : start + _ENTRY_BYTES])
 
@@ -148,11 +137,9 @@ class RecordedProgram:
         if self._channel is None:
             return
         try:
-            received = wire.receive(self._channel, allow_large=False)
+            received = wire.hear(self._channel, allow_large=False)
         except BlockingIOError:
             return
-        except ProtocolError:
-            received = None
         if received is None:
             self._stop_hearing()
             return  # init has ended, and the sandbox with it: the keeper sees that elsewhere
@@ -347,8 +334,7 @@ class Records:
             program.kill()
         elif do == "forget":
             program.kill()
-            self._programs.pop(program.number, None)
-            program.forget()
+            self._forget(program)
         else:
             raise ValueError(f"unknown: {do!r:.100}")
 
@@ -381,12 +367,10 @@ class Records:
             """Reply once. If the client has gone meanwhile, the program is killed, since it would never be used."""
             program.on_start = lambda _: None
             if "error" in answer:
-                self._programs.pop(program.number, None)
-                program.forget()
+                self._forget(program)
             if not wire.answer(reply, {**answer, **program.describe()}):
                 program.kill()
-                self._programs.pop(program.number, None)
-                program.forget()
+                self._forget(program)
 
         program.on_start = announce
         try:
@@ -394,10 +378,13 @@ class Records:
                 writer.append("note", note)
             program.begin(self._control, dict(message["program"]))
         except BaseException:
-            self._programs.pop(program.number, None)
             program.abandon()
-            program.forget()
+            self._forget(program)
             raise
+
+    def _forget(self, program: RecordedProgram) -> None:
+        self._programs.pop(program.number, None)
+        program.forget()
 
     @staticmethod
     def _note(program: RecordedProgram, data: bytes, reply: socket.socket) -> None:

@@ -24,6 +24,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,7 @@ class DataFolder:
 
     def ids(self) -> list[str]:
         """All sandboxes that have a folder."""
-        entries = (entry for entry in self.sandboxes.iterdir() if entry.is_dir())
-        return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+        return sorted(folder.name for folder in self.sandboxes.glob("[!.]*") if folder.is_dir())
 
     def found(self, sandbox_id: str, state: dict[str, Any]) -> tuple[Path, int]:
         """Create a sandbox's folder with its state, already locked when it appears under its name.
@@ -105,20 +105,31 @@ class DataFolder:
 
     def unfinished(self) -> list[Path]:
         """Folders that dead processes were creating."""
-        with holding(self._founding, fcntl.LOCK_EX | fcntl.LOCK_NB) as alone:
+        with holding(self._founding, patience_seconds=0) as alone:
             return list(self.sandboxes.glob(".new-*")) if alone else []
 
 
 @contextlib.contextmanager
-def holding(path: Path, mode: int = fcntl.LOCK_EX) -> Iterator[bool]:
-    """Hold a lock file; yields False if it is taken and `mode` has LOCK_NB."""
+def holding(path: Path, mode: int = fcntl.LOCK_EX, *, patience_seconds: float | None = None) -> Iterator[bool]:
+    """Hold a lock file; yields False if it is still taken after so many seconds. Without `patience_seconds`, waits."""
     with opened(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as descriptor:
-        try:
+        if patience_seconds is None:
             fcntl.flock(descriptor, mode)
-        except BlockingIOError:
-            yield False
-        else:
             yield True
+            return
+        deadline = time.monotonic() + patience_seconds
+        while not (held := _flock_at_once(descriptor, mode)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield held
+
+
+def _flock_at_once(descriptor: int, mode: int = fcntl.LOCK_EX) -> bool:
+    """False if another process holds the lock."""
+    try:
+        fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def lock(folder: Path) -> int | None:

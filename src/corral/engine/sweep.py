@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import stat
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from corral.engine import base, cgroup
 from corral.engine.datafolder import SET_ASIDE
 from corral.engine.forking import fork_in_background
-from corral.engine.state import DataFolder, dead_folders, is_held, read_state
+from corral.engine.state import DataFolder, dead_folders, holding, is_held, read_state
 from corral.engine.storage import loop
 from corral.inside.files import remove_tree
 from corral.inside.nolinks import opened
@@ -88,29 +86,13 @@ def empty_trash(data: DataFolder, *, patience_seconds: float | None = None) -> b
 
     One process at a time: two that delete the same tree would both fail.
     """
-    with opened(os.open(data.trash_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as descriptor:
-        if not _lock_within(descriptor, patience_seconds):
+    with holding(data.trash_lock, patience_seconds=patience_seconds) as alone:
+        if not alone:
             return False
         for entry in list(data.trash.iterdir()):
             with contextlib.suppress(OSError):
                 delete(str(entry))
     return True
-
-
-def _lock_within(descriptor: int, seconds: float | None) -> bool:
-    if seconds is None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return True
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.01)
-        else:
-            return True
 
 
 def empty_trash_or_leave_it(data: DataFolder) -> None:
@@ -140,9 +122,8 @@ def _remove_stale_groups(data: DataFolder) -> None:
     except OSError:
         return
     mark = f"corral-{data.instance()}-"
-    bases = [base for base in {hierarchy.unified, *hierarchy.v1.values()} if base is not None and base.is_dir()]
     # The groups first, then the ids: a sandbox that is being created has its folder before its groups.
-    groups = [entry for base in bases for entry in base.iterdir()]
+    groups = hierarchy.list_groups()
     known = set(data.ids())
     for entry in groups:
         owner = entry.name.removeprefix("corral-probe-")

@@ -102,6 +102,14 @@ def receive(
     return message, descriptors
 
 
+def hear(sock: socket.socket, *, allow_large: bool = True) -> tuple[Message, list[int]] | None:
+    """As `receive`, from a peer that is given up if it sends something malformed: None then, too."""
+    try:
+        return receive(sock, allow_large=allow_large)
+    except ProtocolError:
+        return None
+
+
 def _is_deep(message: Message) -> bool:
     """Level by level: recursion would fail on exactly the messages that this check looks for."""
     level: list[Any] = [message]

@@ -2,7 +2,7 @@
 
 import os
 
-from corral.inside.pipes import EXACT_BYTES, OutputReading
+from corral.inside.ready import EXACT_BYTES, Loop, OutputReading
 
 LINES = [b"%06d\n" % number for number in range(3000)]
 
@@ -14,9 +14,10 @@ def test_packets_are_read_one_by_one_until_much_was_printed() -> None:
     os.write(writer, b"first\n")
     assert reading.read(reader) == b"first\n"
     assert reading.next_turn(reader, b"first\n") == "edge"
-    assert not reading.count(EXACT_BYTES)
-    assert reading.count(1)
-    reading.close_writers()
+    reading.count(EXACT_BYTES, [], Loop())
+    assert reading.exact
+    reading.count(1, [], Loop())
+    assert not reading.exact
     os.close(writer)
     assert reading.read(reader) == b""
     os.close(reader)
@@ -25,7 +26,9 @@ def test_packets_are_read_one_by_one_until_much_was_printed() -> None:
 def test_small_writes_share_a_large_pipe_and_are_read_at_once() -> None:
     reading = OutputReading()
     reader, writer = reading.open_pipe()
-    reading.loosen([reader])
+    loop = Loop()
+    loop.watch(reader, lambda: None, edge=True)
+    reading.count(EXACT_BYTES + 1, [reader], loop)
     os.set_blocking(writer, False)  # a pipe that is full fails the test instead of holding it up
     for line in LINES:
         os.write(writer, line)
@@ -43,7 +46,7 @@ def test_pipe_that_can_not_be_enlarged_is_read_without_naps() -> None:
     reading = OutputReading()
     reader, writer = reading.open_pipe()
     os.set_blocking(writer, False)
-    reading.loosen([])  # its size stays what it was
+    reading.count(EXACT_BYTES + 1, [], Loop())  # its size stays what it was
     os.write(writer, b"x")
     assert reading.read(reader) == b"x"
     assert reading.next_turn(reader, b"x") == "again"

@@ -1,4 +1,4 @@
-"""`EmbeddedBackend`: creates, finds and deletes embedded sandboxes."""
+"""`EmbeddedBackend`: creates, finds, starts, stops and deletes embedded sandboxes and their snapshots."""
 
 from __future__ import annotations
 
@@ -10,30 +10,42 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Any, TypeVar, Unpack
 
-from corral.backends.embedded import detached, keepers, packages, seam, settings
+from corral.backends.embedded import detached, keepers, seam, settings
 from corral.backends.embedded.datafolder import open_data
-from corral.backends.embedded.programs import find_programs
-from corral.backends.embedded.sandbox import EmbeddedSandbox, OwnedGrip
+from corral.backends.embedded.ground import Ground, Grounds
+from corral.backends.embedded.sandbox import (
+    EmbeddedSandbox,
+    Grip,
+    check_limits,
+    delete_snapshot,
+    forget_snapshot,
+    make_from,
+)
 from corral.backends.embedded.seam import mapped
-from corral.backends.embedded.stopped import GROUND_ATTEMPTS, StoppedSandboxes
-from corral.backends.embedded.typescript import setup as typescript
+from corral.backends.embedded.stopped import work_on_stopped
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
-from corral.engine import wire
-from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, identify
-from corral.engine.client import check
-from corral.engine.recipe import Layer, Limits, Recipe, Tree
-from corral.errors import BackendUnavailableError, CapabilityError, SandboxStoppedError
-from corral.protocol import Command, DetachedOptions, OnEvent
-from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo
+from corral.engine import sweep, wire
+from corral.engine.client import LauncherClient, check
+from corral.engine.errors import GoneError, RefusedError
+from corral.engine.layers import LayerStore, process_mark
+from corral.engine.recipe import Layer, Limits, Recipe
+from corral.engine.state import DataFolder, note_limits, read_state
+from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SandboxStoppedError
+from corral.protocol import Backend, Command, DetachedOptions, OnEvent
+from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo
 from corral.sessions.detached import DetachedProgram
-from corral.spec import Resources, Spec
+from corral.spec import LimitOptions, Resources, Spec, as_another, check_name
 
+T = TypeVar("T")
+
+_START_ATTEMPTS = 200
+_GROUND_ATTEMPTS = 5
+"""How often a start is retried because another version of Corral has removed its base."""
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
@@ -41,25 +53,17 @@ POWERS = DERIVED_POWERS | {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """The base of one sandbox: its trees, initial files and environment."""
-
-    trees: tuple[Tree, ...]
-    files: dict[str, str]
-    env: dict[str, str]
-
-
-class EmbeddedBackend(StoppedSandboxes):
+class EmbeddedBackend(Backend):
     """The engine of this machine, as `corral.protocol.Backend`. One per data folder and process."""
 
     name = NAME
 
     def __init__(self, data_folder: Path | str | None = None) -> None:
         folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
-        super().__init__(folder)
+        self.data_folder = folder
+        self.grounds = Grounds(folder)
+        self._launcher = LauncherClient(folder)
         self._tokens: TokenBook[EmbeddedSandbox] = TokenBook()
-        self._bases: dict[str, tuple[Tree, ...]] = {}
         self._lock = threading.Lock()
         self._exit_registered = False
 
@@ -67,24 +71,25 @@ class EmbeddedBackend(StoppedSandboxes):
         return AsyncSandbox.around(await self.make(spec), on_event=on_event, event="created")
 
     async def make(self, spec: Spec) -> EmbeddedSandbox:
+        """As `create`, without a handle."""
         _refuse_what_is_missing(spec)
         self._clean_up_at_exit()
         return await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
 
     async def _make(self, spec: Spec) -> EmbeddedSandbox:
-        await self.refuse_unkept(spec.resources, op="create")
-        for patience in reversed(range(GROUND_ATTEMPTS)):
-            ground = await self.prepare_ground(spec)
+        await self._refuse_unkept(spec.resources, op="create")
+        for patience in reversed(range(_GROUND_ATTEMPTS)):
+            ground = await self.grounds.prepare(spec)
             sandbox_id = str(uuid.uuid4())
             recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
-            before = self.identify(ground.trees)
+            before = self.grounds.identify(ground.trees)
             try:
                 ours = await self._launch(recipe)
             except BackendUnavailableError:
-                if not patience or self.stands(ground.trees, before):
+                if not patience or self.grounds.stands(ground.trees, before):
                     raise
                 continue
-            if not patience or self.stands(ground.trees, before):
+            if not patience or self.grounds.stands(ground.trees, before):
                 break
             ours.close()  # init ends: its base is being deleted
         sandbox = EmbeddedSandbox(
@@ -92,7 +97,7 @@ class EmbeddedBackend(StoppedSandboxes):
             spec=spec,
             control=ours,
             env=ground.env,
-            grip=OwnedGrip(self._launcher, sandbox_id),
+            grip=Grip(sandbox_id, self._launcher),
             data_folder=self.data_folder,
             root=os.geteuid() == 0,
         )
@@ -105,11 +110,8 @@ class EmbeddedBackend(StoppedSandboxes):
         ours, theirs = wire.make_pair()
         try:
             with mapped(op="create"):
-                if not self._launcher.started:
-                    await asyncio.to_thread(self._launcher.start)
-                request = {"op": "create", "recipe": recipe.to_json()}
                 # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
-                check(await seam.answer(await seam.ask(self._launcher.peer, request, (theirs.fileno(),))))
+                check(await self._ask_launcher({"op": "create", "recipe": recipe.to_json()}, theirs.fileno()))
         except BaseException:
             ours.close()
             raise
@@ -121,6 +123,7 @@ class EmbeddedBackend(StoppedSandboxes):
         return AsyncSandbox.around(await self.adopt(sandbox_id))
 
     async def adopt(self, sandbox_id: str) -> EmbeddedSandbox:
+        """As `connect`, without a handle."""
         sandbox = await keepers.connect(self.data_folder, sandbox_id)
         sandbox.maker = self.make
         return sandbox
@@ -132,13 +135,16 @@ class EmbeddedBackend(StoppedSandboxes):
         return await asyncio.to_thread(keepers.glance, self.data_folder)
 
     async def delete(self, sandbox_id: str) -> None:
-        try:
-            sandbox = await self.adopt(sandbox_id)
-        except SandboxStoppedError:
-            await self.delete_stopped(sandbox_id)
-        else:
-            await sandbox.kill()
-            await sandbox.aclose()
+        box = await self._connect_unless_stopped(sandbox_id)
+        if box is not None:
+            await _and_close(box, box.kill())
+            return
+
+        def discard(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
+            sweep.discard(DataFolder(self.data_folder), folder)
+            store.collect()
+
+        await work_on_stopped(self.data_folder, sandbox_id, discard, op="delete")
 
     async def start_detached(self, sandbox_id: str, command: Command, **options: Unpack[DetachedOptions]) -> int:
         async with contextlib.aclosing(await self.connect(sandbox_id)) as box:
@@ -151,7 +157,8 @@ class EmbeddedBackend(StoppedSandboxes):
         return detached.follow_one(self.data_folder, sandbox_id, number, follow=follow)
 
     async def capabilities(self) -> Capabilities:
-        hello = await self._ask_launcher(op="capabilities")
+        with mapped(op="capabilities"):
+            hello = check(await self._ask_launcher({"op": "hello"}))
         limited = set(hello["limited"])
         root = bool(hello["root"])
         notes = {
@@ -190,12 +197,173 @@ class EmbeddedBackend(StoppedSandboxes):
     async def aclose(self) -> None:
         await asyncio.to_thread(self._launcher.shutdown)
 
+    # Stopped sandboxes.
+
+    async def start(self, sandbox_id: str) -> AsyncSandbox:
+        found = keepers.find(self.data_folder, sandbox_id, op="start")
+        for _ in range(_START_ATTEMPTS):
+            try:
+                return await self.connect(found.sandbox_id)
+            except SandboxStoppedError:
+                pass
+            try:
+                await self._start(found)
+            except SandboxGoneError:
+                if not found.folder.exists():
+                    raise
+                await asyncio.sleep(0.02)  # another process is starting or stopping it
+        return await self.connect(found.sandbox_id)
+
+    async def _start(self, found: keepers.DetachedFolder) -> None:
+        trees = Recipe.from_json(found.state["recipe"]).trees
+        for patience in reversed(range(_GROUND_ATTEMPTS)):
+            lowers = await self.grounds.renew(keepers.spec_from(found.state["info"]), trees)
+            used = [dataclasses.replace(tree, lowers=lowers.get(tree.target, tree.lowers)) for tree in trees]
+            before = self.grounds.identify(used)
+            try:
+                await self._launch_again(found, lowers)
+            except BackendUnavailableError:
+                if not patience or self.grounds.stands(used, before):
+                    raise
+            else:
+                return
+
+    async def _launch_again(self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]) -> None:
+        ours, theirs = wire.make_pair()
+        try:
+            with mapped(sandbox_id=found.sandbox_id, op="start"):
+                # If this is cancelled, `ours` is closed below: init sees that its owner is gone, and the sandbox stays
+                # stopped.
+                request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
+                answer = await self._ask_launcher(request, theirs.fileno())
+                if answer.get("error") == "held":
+                    raise GoneError("another process is using it")
+                check(answer)
+                info = (read_state(found.folder) or found.state)["info"]
+                check(await self._ask_launcher({"op": "detach", "id": found.sandbox_id, "info": info}))
+        finally:
+            ours.close()
+            theirs.close()
+
+    async def stop(self, sandbox_id: str) -> None:
+        box = await self._connect_unless_stopped(sandbox_id)
+        if box is not None:
+            await _and_close(box, box.stop())
+
+    async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
+        check_name(name)
+        box = await self._connect_unless_stopped(sandbox_id)
+        if box is not None:
+            return await self._taken(box, box.snapshot(name))
+        return await self._snapshot_stopped(sandbox_id, name=name, passing=None)
+
+    async def _snapshot_stopped(self, sandbox_id: str, *, name: str | None, passing: str | None) -> str:
+        def push_down(store: LayerStore, folder: Path, state: dict[str, Any]) -> str:
+            store.ensure_name_free(name)
+            layers = tuple(store.push_down(folder, state).get("layers") or ())
+            snapshot = store.publish(None, below=layers, name=name, sandbox_id=folder.name, passing=passing)
+            return snapshot.snapshot_id
+
+        def forget(snapshot_id: str) -> None:
+            forget_snapshot(self.data_folder, snapshot_id)
+
+        return await work_on_stopped(self.data_folder, sandbox_id, push_down, op="snapshot", lost=forget)
+
+    async def _taken(self, box: EmbeddedSandbox, taking: Awaitable[str]) -> str:
+        """The id of a snapshot, after closing the handle. If this is cancelled, the snapshot is deleted again."""
+        snapshot_id: str | None = None
+        try:
+            try:
+                snapshot_id = await taking
+            finally:
+                await box.aclose()
+        except BaseException:
+            if snapshot_id is not None:
+                forget_snapshot(self.data_folder, snapshot_id)
+            raise
+        return snapshot_id
+
+    async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
+        found = keepers.find(self.data_folder, sandbox_id, op="fork")
+        wanted = spec if spec is not None else as_another(keepers.spec_from(found.state["info"]))
+        box = await self._connect_unless_stopped(found.sandbox_id)
+        if box is not None:
+            snapshot_id = await self._taken(box, box.snapshot_for_fork())
+        else:
+            snapshot_id = await self._snapshot_stopped(found.sandbox_id, name=None, passing=process_mark(os.getpid()))
+        made = await make_from(self.data_folder, self.make, wanted, snapshot_id)
+        return AsyncSandbox.around(made, event="created")
+
+    async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
+        found = keepers.find(self.data_folder, sandbox_id, op="rollback")
+        with mapped(sandbox_id=found.sandbox_id, op="rollback"):
+            LayerStore(open_data(self.data_folder, op="rollback")).find(snapshot_id)  # before anything is stopped
+        await self.stop(found.sandbox_id)
+
+        def roll_back(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
+            store.roll_back(folder, state, snapshot_id)
+
+        await work_on_stopped(self.data_folder, found.sandbox_id, roll_back, op="rollback")
+
+    async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
+        box = await self._connect_unless_stopped(sandbox_id)
+        if box is not None:
+            await _and_close(box, box.resize(**limits))
+            return
+        if (cpus := limits.get("cpus")) is not None:
+            await self._refuse_unkept(Resources(cpus=cpus), op="resize")
+
+        def note(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
+            _, changed = check_limits(keepers.spec_from(state["info"]).resources, limits)
+            disk_bytes = state["recipe"]["limits"]["disk_bytes"]
+            if changed.get("disk_bytes", disk_bytes) < disk_bytes:
+                text = "a disk can be enlarged, but not shrunk"
+                raise RefusedError(text, code="no_such_limit", hint="fork it with a smaller disk")
+            note_limits(folder, state, changed)
+
+        await work_on_stopped(self.data_folder, sandbox_id, note, op="resize")
+
+    async def list_snapshots(self) -> Sequence[SnapshotInfo]:
+        store = LayerStore(open_data(self.data_folder, op="list_snapshots"))
+        snapshots = await asyncio.to_thread(store.snapshots)
+        return [
+            SnapshotInfo(item.snapshot_id, "embedded", item.name, item.sandbox_id, item.created, store.size_bytes(item))
+            for item in snapshots
+            if item.passing is None
+        ]
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        with mapped(op="delete_snapshot"):
+            await asyncio.to_thread(delete_snapshot, self.data_folder, snapshot_id)
+
+    def find_layers(self, spec: Spec) -> tuple[Layer, ...]:
+        """The layers of a sandbox of this spec above the base. Raises: SnapshotNotFoundError."""
+        if spec.snapshot is None:
+            return ()
+        store = LayerStore(open_data(self.data_folder, op="create"))
+        with mapped(op="create"):
+            return store.layers(store.find(spec.snapshot).layers)
+
+    async def _connect_unless_stopped(self, sandbox_id: str) -> EmbeddedSandbox | None:
+        try:
+            return await self.adopt(sandbox_id)
+        except SandboxStoppedError:
+            return None
+
     # Parts.
 
-    async def refuse_unkept(self, resources: Resources, *, op: str) -> None:
+    async def _ask_launcher(self, message: wire.Message, *descriptors: int) -> wire.Message:
+        """The launcher's answer. The launcher is started if it does not run. Raises: EngineError, OSError."""
+        if not self._launcher.started:
+            await asyncio.to_thread(self._launcher.start)
+        return await seam.answer(await seam.ask(self._launcher.peer, message, descriptors))
+
+    async def _refuse_unkept(self, resources: Resources, *, op: str) -> None:
+        """Raises: CapabilityError for an explicit limit that this machine can't enforce."""
         if "cpus" not in resources.asked:
             return
-        hello = await self._ask_launcher(op=op)
+        with mapped(op=op):
+            hello = check(await self._ask_launcher({"op": "hello"}))
         if "cpu" not in hello["limited"]:
             raise CapabilityError(
                 f"a limit of {resources.cpus:g} processor(s) is not supported on this machine: no cgroup is available",
@@ -204,11 +372,6 @@ class EmbeddedBackend(StoppedSandboxes):
                 "systemd-run --user --scope -p Delegate=yes YOUR-COMMAND",
             )
 
-    async def _ask_launcher(self, *, op: str) -> wire.Message:
-        with mapped(op=op):
-            await asyncio.to_thread(self._launcher.start)
-            return check(await seam.answer(await seam.ask(self._launcher.peer, {"op": "hello"})))
-
     def _clean_up_at_exit(self) -> None:
         with self._lock:
             if not self._exit_registered:
@@ -216,65 +379,6 @@ class EmbeddedBackend(StoppedSandboxes):
                 atexit.register(self._launcher.shutdown)
                 os.register_at_fork(after_in_child=self._launcher.abandon)
                 self._exit_registered = True
-
-    async def prepare_ground(self, spec: Spec) -> Ground:
-        """The base of a sandbox of this spec. Raises: as `create`."""
-        tools, extra = await self._find_tools(spec)
-        description = tools.description
-        if extra:
-            description = dataclasses.replace(description, tools=(*description.tools, *extra))
-        trees = await self._build_base(description)
-        modules = [tool.target for tool in extra if tool.target in (settings.PACKAGES_AT, settings.VENV_AT)]
-        files = {packages.path_file(): "".join(f"{target}\n" for target in modules)} if modules else {}
-        if spec.workdir.strip("/") not in OWN_FOLDERS:
-            files[spec.workdir.rstrip("/") + "/"] = ""
-        return Ground(trees, files, tools.env)
-
-    async def renew_ground(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]:
-        # The trees themselves do not change, since what the sandbox wrote is stored by their numbers.
-        mine = f"{self.data_folder}/"
-        if None not in self.identify(trees):
-            return {}
-        tools, extra = await self._find_tools(spec)
-        shown = {tool.target: tool for tool in (*tools.description.tools, *extra)}
-        kept = (Tool(tree.lowers[0], tree.target) for tree in trees if not tree.writable and tree.target not in shown)
-        outside = [tool for tool in kept if not tool.source.startswith(mine) and tool.target.startswith("/opt/")]
-        description = dataclasses.replace(tools.description, tools=(*shown.values(), *outside))
-        return {tree.target: tree.lowers for tree in await self._build_base(description)}
-
-    async def _find_tools(self, spec: Spec) -> tuple[settings.HostTools, Sequence[Tool]]:
-        open_data(self.data_folder, op="create")
-        tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
-        extra: list[Tool] = []
-        commands: dict[str, str] = {}
-        python = settings.python_inside()
-        if spec.packages:
-            folder = await packages.provide_packages(self.data_folder, spec.packages)
-            extra.append(Tool(str(folder), settings.PACKAGES_AT))
-            at = f"{settings.PACKAGES_AT}/bin"
-            commands |= await asyncio.to_thread(find_programs, folder / "bin", shown_at=at, python=python)
-        if spec.venv is not None:
-            extra.append(Tool(str(packages.venv_site_packages(spec.venv)), settings.VENV_AT))
-            folder, at = packages.venv_programs(spec.venv), settings.VENV_PROGRAMS_AT
-            own = await asyncio.to_thread(find_programs, folder, shown_at=at, python=python)
-            if any(command.startswith(at) for command in own.values()):
-                extra.append(Tool(str(folder), at))
-            commands = own | commands
-        if commands:
-            # What a package brings never takes the place of Corral's own python, pip or node.
-            described = dataclasses.replace(tools.description, commands=commands | tools.description.commands)
-            tools = dataclasses.replace(tools, description=described)
-        return tools, extra
-
-    async def _build_base(self, description: BaseDescription) -> tuple[Tree, ...]:
-        """The trees of a base. Examining the host takes longer than creating a sandbox, so they are kept."""
-        key = repr(description)
-        trees = self._bases.get(key)
-        if trees is None or identify(trees[0].lowers[0]) is None:
-            with mapped(op="create"):
-                trees = await asyncio.to_thread(build, self.data_folder, description)
-            self._bases[key] = trees
-        return trees
 
     def make_recipe(self, spec: Spec, sandbox_id: str, ground: Ground, *, layers: tuple[Layer, ...] = ()) -> Recipe:
         """The request to the engine."""
@@ -291,6 +395,13 @@ class EmbeddedBackend(StoppedSandboxes):
             files=ground.files,
             layers=layers,
         )
+
+
+async def _and_close(box: EmbeddedSandbox, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    finally:
+        await box.aclose()
 
 
 def _refuse_what_is_missing(spec: Spec) -> None:

@@ -169,8 +169,7 @@ class AgentClient:
         """An answer in batches of items; the last batch is empty, and comes with the final message."""
         async with self.talking({"timeout": _SEARCH_SECONDS, **message}, descriptors, path=path) as sock:
             while True:
-                part, received = await seam.receive(sock)
-                wire.close_all(received)
+                part = await seam.receive_message(sock)
                 if "items" not in part:
                     yield [], self.check(part, path, message["op"])
                     return
@@ -246,8 +245,7 @@ class EmbeddedFiles(RequestFiles):
                     await asyncio.shield(seam.receive(sock))  # until the unfinished file is deleted
                     raise
             await self._tell(sock, {"commit": True})
-            answer, descriptors = await seam.receive(sock)
-            wire.close_all(descriptors)
+            answer = await seam.receive_message(sock)
         self._agent.check(answer, path, "write")
         return total
 
@@ -283,9 +281,7 @@ class EmbeddedFiles(RequestFiles):
         message = {"op": "watch", "path": target, "recursive": recursive}
         async with self._agent.talking(message, path=target) as sock:
             while True:
-                part, descriptors = await seam.receive(sock)
-                wire.close_all(descriptors)
-                self._agent.check(part, target, "watch")
+                part = self._agent.check(await seam.receive_message(sock), target, "watch")
                 for item in part.get("items", ()):
                     yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
 
@@ -299,9 +295,8 @@ class EmbeddedFiles(RequestFiles):
                 close(writer)
                 while chunk := await seam.read_pipe(reader, CHUNK_BYTES):
                     yield chunk
-                message, descriptors = await seam.receive(sock)
-                wire.close_all(descriptors)
-        self._agent.check(message, target, "pack")
+                answer = await seam.receive_message(sock)
+        self._agent.check(answer, target, "pack")
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         target = self.at(path)
@@ -316,9 +311,8 @@ class EmbeddedFiles(RequestFiles):
                 except BrokenPipeError:
                     pass  # the agent has stopped reading; its answer says why
                 close(writer)
-                message, descriptors = await seam.receive(sock)
-                wire.close_all(descriptors)
-        return int(self._agent.check(message, target, "unpack")["count"])
+                answer = await seam.receive_message(sock)
+        return int(self._agent.check(answer, target, "unpack")["count"])
 
 
 async def _read_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:

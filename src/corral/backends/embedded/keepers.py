@@ -16,7 +16,7 @@ from typing import Any
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.datafolder import open_data
-from corral.backends.embedded.sandbox import EmbeddedSandbox, stopped_error
+from corral.backends.embedded.sandbox import EmbeddedSandbox, Grip, stopped_error
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
 from corral.engine.client import ask, check, receive_within
@@ -32,24 +32,6 @@ _KEEPER_SECONDS = 10.0
 _AT_ONCE = 100
 """How many keepers are asked at the same time; each takes three descriptors meanwhile."""
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-class KeeperGrip:
-    """A keeper holds the sandbox."""
-
-    owned = False
-
-    def __init__(self, data_folder: Path, sandbox_id: str) -> None:
-        self.keeper = _dial(data_folder, sandbox_id)
-
-    def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
-        return ask(self.keeper, message, (), wait=wait)
-
-    async def ask(self, message: wire.Message) -> socket.socket:
-        return await seam.ask(self.keeper, message)
-
-    def close(self) -> None:
-        self.keeper.close()
 
 
 def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, env: Mapping[str, str]) -> dict[str, Any]:
@@ -105,15 +87,12 @@ class DetachedFolder:
 def find_all(data_folder: Path) -> list[DetachedFolder]:
     """Every detached sandbox that has a folder, alive or not."""
     data = open_data(data_folder, op="list")
-    if not data.sandboxes.is_dir():
-        return []
     return [found for sandbox_id in data.ids() if (found := _look(data, sandbox_id)) is not None]
 
 
 def glance(data_folder: Path) -> frozenset[str]:
     """The ids of all folders of sandboxes. Raises: as `open_data`."""
-    data = open_data(data_folder, op="list")
-    return frozenset(data.ids()) if data.sandboxes.is_dir() else frozenset()
+    return frozenset(open_data(data_folder, op="list").ids())
 
 
 def _look(data: DataFolder, sandbox_id: str) -> DetachedFolder | None:
@@ -169,19 +148,19 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
     found = find(data_folder, wanted)
     if found.is_stopped:
         raise stopped_error(found.sandbox_id, "connect")
-    grip: KeeperGrip | None = None
+    keeper: socket.socket | None = None
     try:
         with mapped(sandbox_id=found.sandbox_id, op="connect"):
-            grip = KeeperGrip(data_folder, found.sandbox_id)
-            with await grip.ask({"op": "control"}) as reply:
+            keeper = dial(data_folder, found.sandbox_id)
+            with await seam.ask(keeper, {"op": "control"}) as reply:
                 answer, descriptors = await seam.receive(reply)
             if len(descriptors) != 1:
                 wire.close_all(descriptors)
                 raise GoneError("no control socket")
             check(answer)
     except BaseException as error:
-        if grip is not None:
-            grip.close()
+        if keeper is not None:
+            keeper.close()
         if isinstance(error, SandboxGoneError) and (read_state(found.folder) or {}).get("stopped"):
             raise stopped_error(found.sandbox_id, "connect") from error  # another process is starting or stopping it
         raise
@@ -191,7 +170,7 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
         spec=spec_from(info),
         control=socket.socket(fileno=descriptors[0]),
         env=info["env"],
-        grip=grip,
+        grip=Grip(found.sandbox_id, keeper),
         data_folder=data_folder,
         root=bool(info["root"]),
     )
@@ -234,7 +213,7 @@ def _list_some(data_folder: Path, some: list[DetachedFolder]) -> list[SandboxInf
                 infos.append(_describe(found.sandbox_id, found.state["info"], "stopped", None))
                 continue
             with contextlib.suppress(EngineError, OSError):
-                connection = stack.enter_context(_dial(data_folder, found.sandbox_id))
+                connection = stack.enter_context(dial(data_folder, found.sandbox_id))
                 replies.append((found, stack.enter_context(ask(connection, {"op": "info"}, ()))))
         deadline = time.monotonic() + _KEEPER_SECONDS
         for found, reply in replies:
@@ -257,7 +236,8 @@ def _describe(sandbox_id: str, info: dict[str, Any], state: SandboxState, second
     )
 
 
-def _dial(data_folder: Path, sandbox_id: str) -> socket.socket:
+def dial(data_folder: Path, sandbox_id: str) -> socket.socket:
+    """A connection to the keeper of a sandbox. Raises: GoneError."""
     folder = os.open(DataFolder(data_folder).folder(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:

@@ -3,7 +3,7 @@
 The pump is one thread per process of the host. It is not an event loop of a caller, because a program must be read even
 if its caller's loop has ended, and because only a reader that does nothing else knows the order of the two streams.
 
-Order: the pipes are those of `corral.inside.pipes`, and epoll reports them in the order in which they were written. A
+Order: the pipes are those of `corral.inside.ready`, and epoll reports them in the order in which they were written. A
 program that has printed much is polled every millisecond while it prints, and wakes the pump only after a pause.
 """
 
@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
-import select
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast, get_args
+from typing import cast, get_args
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.seam import exec_error
@@ -28,7 +28,7 @@ from corral.concurrency.portal import PerProcess
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
 from corral.errors import EngineFaultError, SandboxGoneError
-from corral.inside.pipes import NAP_SECONDS, READ_BYTES, OutputReading, Turn, waiting_bytes
+from corral.inside.ready import READ_BYTES, Loop, OutputReading, waiting_bytes
 from corral.inside.starting import set_window
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
@@ -36,140 +36,52 @@ from corral.results import EndReason, StreamName, Usage
 log = logging.getLogger("corral.embedded")
 
 
-class Source(Protocol):
-    """The reader of a descriptor that the pump watches."""
-
-    def ready(self, descriptor: int) -> Turn:
-        """Read what is available; returns when to be called again."""
-
-
-class Pump:
-    """The thread that reads programs, with its epoll and timers."""
+class Pump(Loop):
+    """The thread that reads programs: a loop whose methods, except `loosen`, may be called in any thread."""
 
     def __init__(self) -> None:
-        self._epoll = select.epoll()
-        self._sources: dict[int, Source] = {}
-        self._again: deque[int] = deque()
-        # Used by the thread only, in order: all naps are equally long. With the source: numbers are used again.
-        self._naps: deque[tuple[float, int, Source]] = deque()
-        self._timers: dict[object, tuple[float, Callable[[], None]]] = {}
-        self._lock = threading.Lock()
+        super().__init__()
+        self._orders: deque[Callable[[], None]] = deque()
         self._wake_reader, self._wake_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._epoll.register(self._wake_reader, select.EPOLLIN)
+        self.watch(self._wake_reader, self._obey)
         self._thread = threading.Thread(target=self._run, name="corral-pump", daemon=True)
         self._thread.start()
 
-    def add(self, descriptor: int, source: Source) -> None:
-        """Watch a descriptor."""
-        with self._lock:
-            self._sources[descriptor] = source
-        self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLET)
-
-    def hand_over(self, descriptor: int, source: Source) -> None:
-        """Give a watched descriptor to another source, which is called once."""
-        with self._lock:
-            self._sources[descriptor] = source
-        self.again(descriptor)
-
-    def remove(self, descriptor: int) -> None:
-        """Stop watching a descriptor. To be called before it is closed."""
-        with self._lock:
-            if self._sources.pop(descriptor, None) is None:
-                return
-        with contextlib.suppress(OSError, ValueError):
-            self._epoll.unregister(descriptor)
-
-    def loosen(self, descriptor: int) -> None:
-        """Report the next write only, and later ones when the source asks for it, instead of every write."""
-        with contextlib.suppress(OSError, ValueError):  # it is closed already
-            self._epoll.modify(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
-
-    def again(self, descriptor: int) -> None:
-        """Call a source as if its descriptor had become ready."""
-        with self._lock:
-            self._again.append(descriptor)
-        self._wake()
+    def again(self, callback: Callable[[], None]) -> None:
+        self._do(functools.partial(super().again, callback))
 
     def call_at(self, key: object, moment: float, callback: Callable[[], None]) -> None:
-        """Call a function at a time of the monotonic clock, unless it is cancelled by its key."""
-        with self._lock:
-            self._timers[key] = (moment, callback)
-        self._wake()
+        self._do(functools.partial(super().call_at, key, moment, callback))
 
     def cancel(self, key: object) -> None:
-        """Cancel a timer."""
-        with self._lock:
-            self._timers.pop(key, None)
+        self._do(functools.partial(super().cancel, key))
 
-    def _wake(self) -> None:
+    def _do(self, order: Callable[[], None]) -> None:
+        if threading.current_thread() is self._thread:
+            order()
+            return
+        self._orders.append(order)
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_writer, b".")
 
+    def _obey(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_reader, 4096)
+        while self._orders:
+            self._orders.popleft()()
+
     def _run(self) -> None:
         while True:
-            patience = self._patience()
-            with self._lock:
-                waiting, self._again = self._again, deque()
-            for descriptor, _ in self._epoll.poll(patience):
-                if descriptor == self._wake_reader:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._wake_reader, 4096)
-                else:
-                    self._serve(descriptor)
-            # After everything that was ready by itself: this keeps the order.
-            for descriptor in waiting:
-                self._serve(descriptor)
-            self._end_naps()
-            self._ring()
+            self.turn(3600.0)  # epoll accepts up to 24 days, and a timer may be later than that
 
-    def _end_naps(self) -> None:
-        """Not part of `_run`, whose variables would keep the last source and its output until the next nap."""
-        now = time.monotonic()
-        while self._naps and self._naps[0][0] <= now:
-            _, descriptor, source = self._naps.popleft()
-            if self._sources.get(descriptor) is source:
-                self._serve(descriptor)
-
-    def _serve(self, descriptor: int) -> None:
-        with self._lock:
-            source = self._sources.get(descriptor)
-        if source is None:
-            return
+    def _call(self, callback: Callable[[], None], descriptor: int | None = None) -> None:
         try:
-            turn = source.ready(descriptor)
+            callback()
         except Exception:
             # This thread reads for all programs: an error with one must not stop the others.
-            log.exception("a program's output could not be read any more")
-            self.remove(descriptor)
-            return
-        if turn == "again":
-            with self._lock:
-                self._again.append(descriptor)
-        elif turn == "later":
-            self._naps.append((time.monotonic() + NAP_SECONDS, descriptor, source))
-        elif turn == "rearm":
-            self.loosen(descriptor)
-
-    def _patience(self) -> float:
-        with self._lock:
-            if self._again:
-                return 0.0
-            moments = [moment for moment, _ in self._timers.values()]
-        if self._naps:
-            moments.append(self._naps[0][0])
-        # An hour at most: epoll accepts up to 24 days, and a timer may be later than that.
-        return max(0.0, min(3600.0, min(moments) - time.monotonic())) if moments else -1.0
-
-    def _ring(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            due = [key for key, (moment, _) in self._timers.items() if moment <= now]
-            callbacks = [self._timers.pop(key)[1] for key in due]
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                log.exception("a timer failed")
+            log.exception("a program's output could not be read any more, or a timer failed")
+            if descriptor is not None:
+                self.unwatch(descriptor)
 
 
 _pump = PerProcess(Pump)
@@ -191,22 +103,27 @@ _EARLY_REASONS: tuple[EndReason, ...] = ("timeout", "cancelled")
 """The program was stopped early: its output is incomplete anyway, and not worth waiting for memory."""
 
 
-class _Leftover:
-    """A pipe of an ended program that a background child still holds: read and dropped, so that the child can go on.
+def _drop_rest(descriptor: int, reading: OutputReading, pump: Pump) -> None:
+    """Read and drop what comes through a pipe that a background child of an ended program holds, so that it can go on.
 
-    It has no reference to the program, whose output would stay in memory as long as the child runs."""
+    There is no reference to the program, whose output would stay in memory as long as the child runs.
+    """
+    over = False
 
-    def __init__(self, reading: OutputReading, pump: Pump) -> None:
-        self._reading = reading
-        self._pump = pump
+    def read() -> None:
+        nonlocal over
+        if over:
+            return  # a nap that was not over yet
+        data = reading.read(descriptor)
+        over = data == b""
+        if not over:
+            reading.read_on(pump, descriptor, data, read)
+        else:
+            pump.unwatch(descriptor)
+            os.close(descriptor)
 
-    def ready(self, descriptor: int) -> Turn:
-        data = self._reading.read(descriptor)
-        if data is None or data:
-            return self._reading.next_turn(descriptor, data)
-        self._pump.remove(descriptor)
-        os.close(descriptor)
-        return "edge"
+    pump.unwatch(descriptor)
+    pump.watch(descriptor, read, edge=True)
 
 
 class EmbeddedProcess(AsyncProcess):
@@ -241,9 +158,10 @@ class EmbeddedProcess(AsyncProcess):
         self._begun = time.monotonic()
         # Before anything can write: pipes that are full when they are first read would tell no order.
         for descriptor in outputs:
-            self._pump.add(descriptor, self)
+            self._watch(descriptor)
 
-    # On the pump's thread.
+    def _watch(self, output: int) -> None:
+        self._pump.watch(output, functools.partial(self._take, output), edge=True)
 
     def begin(
         self, channel: socket.socket, message: wire.Message, descriptors: list[int], *, control: socket.socket
@@ -261,16 +179,16 @@ class EmbeddedProcess(AsyncProcess):
             os.set_blocking(terminal, False)
             self._terminal_fd = self._stdin_fd = terminal
             self._outputs = {terminal: "stdout"}
-            self._pump.add(terminal, self)
+            self._watch(terminal)
         self._channel = channel
         tree = message.get("tree")
         self._control, self._tree = control, tree if isinstance(tree, int) else 0
         self._pid = pid
         if self._request.timeout is not None:
             self._pump.call_at(self, self._begun + self._request.timeout + _GRACE_SECONDS, self._not_in_time)
-        self._pump.add(channel.fileno(), self)
+        self._pump.watch(channel.fileno(), self._hear, edge=True)
         # An end that came before the channel was watched triggers no event: look once.
-        self._pump.again(channel.fileno())
+        self._pump.again(self._hear)
 
     def abandon(self) -> None:
         """Clean up after a program that was not started."""
@@ -281,29 +199,23 @@ class EmbeddedProcess(AsyncProcess):
             os.close(self._stdin_fd)
             self._stdin_fd = None
 
-    def ready(self, descriptor: int) -> Turn:
-        if self._channel is not None and descriptor == self._channel.fileno():
-            return self._hear(self._channel)
-        return self._take(descriptor)
+    # On the pump's thread.
 
-    def _take(self, descriptor: int) -> Turn:
+    def _take(self, descriptor: int) -> None:
         stream = self._outputs.get(descriptor)
         if stream is None or descriptor in self._paused or self._rest is not None:
-            return "edge"
+            return
         most = self.room(stream)
         data = self._reading.read(descriptor, terminal=descriptor == self._terminal_fd, most=most)
         if data:
             self._keep(stream, data, descriptor)
         elif data is not None:
             self._drop_output(descriptor)
-            return "edge"
-        return self._reading.next_turn(descriptor, data, most=most)
+            return
+        self._reading.read_on(self._pump, descriptor, data, functools.partial(self._take, descriptor), most=most)
 
     def _keep(self, stream: StreamName, data: bytes, descriptor: int) -> None:
-        if self._reading.count(len(data)):
-            self._reading.loosen(list(self._outputs))
-            for other in self._outputs:
-                self._pump.loosen(other)
+        self._reading.count(len(data), self._outputs, self._pump)
         # Paused first: a reader that catches up meanwhile must have something to resume.
         self._paused.add(descriptor)
         if not self.feed(stream, data):
@@ -312,44 +224,42 @@ class EmbeddedProcess(AsyncProcess):
     def resume_reading(self) -> None:
         for descriptor in list(self._paused):
             self._paused.discard(descriptor)
-            self._pump.again(descriptor)
-        if self._rest is not None and self._channel is not None:
-            self._pump.again(self._channel.fileno())  # its end waited for memory, too
+            self._pump.again(functools.partial(self._take, descriptor))
+        if self._rest is not None:
+            self._pump.again(self._hear)  # its end waited for memory, too
 
     def _drop_output(self, descriptor: int) -> None:
         if self._outputs.pop(descriptor, None) is None:
             return  # the other thread was faster
-        self._pump.remove(descriptor)
+        self._pump.unwatch(descriptor)
         if descriptor != self._terminal_fd:
             os.close(descriptor)
         else:
             self._end_terminal()
 
-    def _hear(self, channel: socket.socket) -> Turn:
+    def _hear(self) -> None:
         """Read the channel: the program has ended, or the sandbox. Called again when all output has been read."""
-        if self.ended:
-            return "edge"
+        if self.ended or self._channel is None:
+            return
         if self._last_words is not None:
             self._end_after_output()
-            return "edge"
+            return
         try:
-            received = wire.receive(channel, allow_large=False)
+            received = wire.hear(self._channel, allow_large=False)
         except BlockingIOError:
-            return "edge"
-        except ProtocolError:
-            received = None
+            return
         if received is None:
             self._finish_gone()
-            return "edge"
+            return
         message, descriptors = received
         wire.close_all(descriptors)
         if not message.get("ended"):
-            return "edge"
+            return
         self._last_words = message
         self._pump.cancel(self)  # init has reported in time
         if message.get("reason") in _EARLY_REASONS:
             self.stop_waiting()
-        return "again"
+        self._pump.again(self._hear)
 
     def _end_after_output(self) -> None:
         """Finish, now that everything written before the end has been read in order."""
@@ -357,7 +267,7 @@ class EmbeddedProcess(AsyncProcess):
         if self._rest is None and self._terminal_fd is not None and self._terminal_fd in self._outputs:
             # A terminal passes its last output on a moment later; it hangs up when all of it has been read.
             self._pump.call_at(self, time.monotonic() + _TERMINAL_SECONDS, self._end_terminal)
-            self._pump.again(self._terminal_fd)
+            self._pump.again(functools.partial(self._take, self._terminal_fd))
         else:
             self._finish(self._last_words)
 
@@ -412,7 +322,7 @@ class EmbeddedProcess(AsyncProcess):
         self._rest = None
         self._reading.close_writers()
         if self._channel is not None:
-            self._pump.remove(self._channel.fileno())
+            self._pump.unwatch(self._channel.fileno())
             self._channel.close()
         with self._fds:
             stdin, terminal = self._stdin_fd, self._terminal_fd
@@ -420,11 +330,11 @@ class EmbeddedProcess(AsyncProcess):
             if stdin is not None and stdin != terminal:
                 os.close(stdin)
             if terminal is not None:
-                self._pump.remove(terminal)
+                self._pump.unwatch(terminal)
                 os.close(terminal)
                 self._outputs.pop(terminal, None)
         for descriptor in self._outputs:
-            self._pump.hand_over(descriptor, _Leftover(self._reading, self._pump))
+            _drop_rest(descriptor, self._reading, self._pump)
         self._outputs = {}
 
     def _not_in_time(self) -> None:
@@ -487,13 +397,9 @@ async def spawn(
     """
     theirs: list[int] = []
     reading = OutputReading()
+    stdin_fd, outputs = _open_pipes(request, reading, theirs)
     process = EmbeddedProcess(
-        sandbox_id=sandbox_id,
-        request=request,
-        reading=reading,
-        stdin_fd=_open_stdin(request, theirs),
-        outputs=_open_outputs(request, reading, theirs),
-        give_up=give_up,
+        sandbox_id=sandbox_id, request=request, reading=reading, outputs=outputs, stdin_fd=stdin_fd, give_up=give_up
     )
     channel: socket.socket | None = None
     try:
@@ -536,28 +442,25 @@ def describe(request: SpawnRequest, uid: int, gid: int) -> wire.Message:
     }
 
 
-def _open_outputs(request: SpawnRequest, reading: OutputReading, theirs: list[int]) -> dict[int, StreamName]:
-    if request.pty:
-        return {}
+def _open_pipes(
+    request: SpawnRequest, reading: OutputReading, theirs: list[int]
+) -> tuple[int | None, dict[int, StreamName]]:
+    """Our ends of the input and of the outputs. For a terminal there are none: init opens it."""
     outputs: dict[int, StreamName] = {}
-    names: tuple[StreamName, ...] = ("stdout", "stderr")
-    for name in names:
-        reader, writer = reading.open_pipe()
-        outputs[reader] = name
-        theirs.append(writer)
-    return outputs
-
-
-def _open_stdin(request: SpawnRequest, theirs: list[int]) -> int | None:
+    stdin_fd: int | None = None
     if request.pty:
-        return None
-    if not request.stdin:
-        theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        return None
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(writer, False)
+        return stdin_fd, outputs
+    if request.stdin:
+        reader, stdin_fd = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(stdin_fd, False)
+    else:
+        reader = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     theirs.append(reader)
-    return writer
+    for name in get_args(StreamName):
+        output, writer = reading.open_pipe()
+        outputs[output] = name
+        theirs.append(writer)
+    return stdin_fd, outputs
 
 
 def read_reason(reason: object) -> EndReason:

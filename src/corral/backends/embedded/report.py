@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from corral.engine.seccomp.install import native_arch
 from corral.engine.seccomp.numbers import numbers
 from corral.engine.seccomp.policy import POLICY, UNKNOWN
 from corral.engine.state import dead_folders, read_state
+from corral.inside.trees import find_below
 from corral.spec import Spec
 
 _EXAMPLE_ID = "00000000-0000-0000-0000-000000000000"
@@ -83,7 +83,7 @@ def describe_filter() -> str:
 
 async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:
     """The steps to create such a sandbox, and to start each program in it."""
-    ground = await backend.prepare_ground(spec)
+    ground = await backend.grounds.prepare(spec)
     recipe = backend.make_recipe(spec, _EXAMPLE_ID, ground)
     root = os.geteuid() == 0
     first = _EXAMPLE_FIRST_UID // UID_RANGE_SIZE * UID_RANGE_SIZE if root else os.geteuid()
@@ -99,10 +99,14 @@ async def describe_plan(backend: EmbeddedBackend, spec: Spec) -> str:
 
 def measure_folder(path: Path) -> int:
     """The disk use of a tree, without what can't be read."""
-    total = 0
-    for entry in _walk(path):
-        with contextlib.suppress(OSError):
-            total += entry.stat(follow_symlinks=False).st_blocks * 512
+    total, stack = 0, [str(path)]
+    while stack:  # not by `os.walk`, which recurses in some versions: the code inside may nest folders deeply
+        with contextlib.suppress(OSError), os.scandir(stack.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    stack.append(entry.path)
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
 
 
@@ -118,22 +122,12 @@ def measure_leftovers(data_folder: Path) -> int:
     data = open_data(data_folder, op="doctor")
     if not data.sandboxes.is_dir():
         return 0
-    total = measure_folder(data.trash) if data.trash.is_dir() else 0
+    total = measure_folder(data.trash)
     for folder, lock_fd in dead_folders(data):
         if not (read_state(folder) or {}).get("stopped"):
             total += measure_folder(folder)
         os.close(lock_fd)
     return total
-
-
-def _walk(path: Path) -> Iterator[os.DirEntry[str]]:
-    stack = [str(path)]
-    while stack:
-        with contextlib.suppress(OSError), os.scandir(stack.pop()) as entries:
-            for entry in entries:
-                yield entry
-                if entry.is_dir(follow_symlinks=False):
-                    stack.append(entry.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,30 +142,14 @@ class Traces:
 
 
 def count_traces(data_folder: Path) -> Traces:
-    """Descendants of this process, mounts it sees, and cgroups and folders of this data folder."""
+    """Living descendants of this process, mounts it sees, and cgroups and folders of this data folder."""
     return Traces(
-        processes=len(_descendants(os.getpid())),
+        processes=len(find_below([os.getpid()])),
         mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()) + _loop_devices(data_folder),
         cgroups=_count_groups(data_folder),
         folders=sum(len(list((data_folder / name).glob("*"))) for name in ("sandboxes", "trash")),
         descriptors=sum(1 for _ in Path("/proc/self/fd").iterdir()),
     )
-
-
-def _descendants(pid: int) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: set[int] = set()
-    queue = [pid]
-    while queue:
-        for child in children.get(queue.pop(), []):
-            found.add(child)
-            queue.append(child)
-    return found
 
 
 def _loop_devices(data_folder: Path) -> int:
@@ -187,6 +165,4 @@ def _count_groups(data_folder: Path) -> int:
     if not instance.is_file():
         return 0
     mark = f"corral-{open_data(data_folder, op='doctor').instance()}-"
-    hierarchy = cgroup.detect()
-    bases = {base for base in (hierarchy.unified, *hierarchy.v1.values()) if base is not None}
-    return sum(entry.name.startswith(mark) for base in bases if base.is_dir() for entry in base.iterdir())
+    return sum(group.name.startswith(mark) for group in cgroup.detect().list_groups())

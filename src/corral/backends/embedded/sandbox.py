@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from corral.backends.embedded import recorded, seam, settings
 from corral.backends.embedded.files import AgentClient, EmbeddedFiles
@@ -22,7 +22,7 @@ from corral.backends.embedded.seam import mapped
 from corral.base.process import Clear
 from corral.client.sandbox import AsyncSandbox
 from corral.engine import sweep, wire
-from corral.engine.client import LauncherClient, check
+from corral.engine.client import LauncherClient, ask, check
 from corral.engine.errors import EngineError, GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import CODE_GID, CODE_UID
@@ -37,44 +37,39 @@ from corral.spec import HOME, LimitOptions, Resources, Spec, as_another, check_n
 _AGENT_SECONDS = 10.0
 
 
-class Grip(Protocol):
-    """The holder of a sandbox on the host: our launcher, or a keeper."""
+class Grip:
+    """The holder of a sandbox on the host: our launcher, or its keeper."""
 
-    owned: bool
+    def __init__(self, sandbox_id: str, holder: LauncherClient | socket.socket) -> None:
+        self._sandbox_id = sandbox_id
+        self._holder = holder
+
+    @property
+    def owned(self) -> bool:
+        return self.keeper is None
 
     @property
     def keeper(self) -> socket.socket | None:
         """The connection to a keeper: readable when the keeper has gone, and at no other time."""
+        return self._holder if isinstance(self._holder, socket.socket) else None
+
+    @property
+    def _peer(self) -> socket.socket:
+        return self._holder if isinstance(self._holder, socket.socket) else self._holder.peer
 
     def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
         """Ask the holder something about the sandbox. If the holder is busy, this waits in the kernel; without `wait`
         it raises BlockingIOError."""
+        return ask(self._peer, {**message, "id": self._sandbox_id}, (), wait=wait)
 
     async def ask(self, message: wire.Message) -> socket.socket:
         """The same, in an event loop."""
+        return await seam.ask(self._peer, {**message, "id": self._sandbox_id})
 
     def close(self) -> None:
-        """Close the connection to the holder."""
-
-
-class OwnedGrip:
-    """Our own launcher holds it."""
-
-    owned = True
-    keeper = None
-
-    def __init__(self, launcher: LauncherClient, sandbox_id: str) -> None:
-        self._launcher = launcher
-        self._sandbox_id = sandbox_id
-
-    def request(self, message: wire.Message, *, wait: bool) -> socket.socket:
-        return self._launcher.request({**message, "id": self._sandbox_id}, wait=wait)
-
-    async def ask(self, message: wire.Message) -> socket.socket:
-        return await seam.ask(self._launcher.peer, {**message, "id": self._sandbox_id})
-
-    def close(self) -> None:
-        """Does nothing: the launcher belongs to the process."""
+        """Close the connection to a keeper; the launcher belongs to the process."""
+        if self.keeper is not None:
+            self.keeper.close()
 
 
 class EmbeddedSandbox(SandboxPrimitives):
@@ -356,7 +351,7 @@ class EmbeddedSandbox(SandboxPrimitives):
                 check(await seam.answer(await self._grip.ask({"op": "detach", "info": info})))
             get_pump().cancel(self)
             get_pump().cancel(self._idle_key)  # its keeper watches the deadlines from now on
-            self._grip = await asyncio.to_thread(keepers.KeeperGrip, self._data_folder, self.id)
+            self._grip = Grip(self.id, await asyncio.to_thread(keepers.dial, self._data_folder, self.id))
         return self.id
 
     # Other powers, all by requests to its holder.
@@ -425,10 +420,8 @@ class EmbeddedSandbox(SandboxPrimitives):
         try:
             yield
         except GoneError:
-            if not self._grip.owned:
-                state = read_state(DataFolder(self._data_folder).folder(self.id)) or {}
-                if state.get("stopped"):
-                    raise stopped_error(self.id, operation) from None
+            if not self._grip.owned and (read_state(self._folder) or {}).get("stopped"):
+                raise stopped_error(self.id, operation) from None
             raise
 
 

@@ -68,10 +68,9 @@ async def send(sock: socket.socket, message: wire.Message, descriptors: tuple[in
 
 
 async def _writable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
     own = os.dup(sock.fileno())  # a loop has one waiter per descriptor, and several calls may wait
     try:
-        await _ready(loop, own, loop.add_writer, loop.remove_writer)
+        await _wait_writable(own)
     finally:
         os.close(own)
 
@@ -83,16 +82,22 @@ async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:
         GoneError: the other side has ended.
     """
     sock.setblocking(False)
-    loop = asyncio.get_running_loop()
     while True:
         try:
             received = wire.receive(sock, allow_large=False)
         except BlockingIOError:
-            await _ready(loop, sock.fileno(), loop.add_reader, loop.remove_reader)
+            await wait_readable(sock.fileno())
             continue
         if received is None:
             raise GoneError("the peer has closed the connection")
         return received
+
+
+async def receive_message(sock: socket.socket) -> wire.Message:
+    """As `receive`; descriptors, which should not be there, are closed."""
+    message, descriptors = await receive(sock)
+    wire.close_all(descriptors)
+    return message
 
 
 async def receive_within(sock: socket.socket, seconds: float) -> tuple[wire.Message, list[int]]:
@@ -111,9 +116,7 @@ async def answer(sock: socket.socket, *, lost: Callable[[wire.Message], object] 
     then `lost` is called with it.
     """
     try:
-        message, descriptors = await receive(sock)
-        wire.close_all(descriptors)
-        return message
+        return await receive_message(sock)
     except BaseException:
         if lost is not None and (late := _take_last(sock)) is not None:
             lost(late)
@@ -135,29 +138,32 @@ def _take_last(sock: socket.socket) -> wire.Message | None:
 
 async def read_pipe(descriptor: int, size: int) -> bytes:
     """The next bytes of a non-blocking pipe, empty at its end. Safe to cancel: no thread is left reading."""
-    loop = asyncio.get_running_loop()
     while True:
         try:
             return os.read(descriptor, size)
         except BlockingIOError:
-            await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
+            await wait_readable(descriptor)
 
 
 async def wait_readable(descriptor: int) -> None:
     """Wait until there is data to read, or the peer has closed the connection."""
     loop = asyncio.get_running_loop()
-    await _ready(loop, descriptor, loop.add_reader, loop.remove_reader)
+    await _wait(loop, descriptor, loop.add_reader, loop.remove_reader)
+
+
+async def _wait_writable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    await _wait(loop, descriptor, loop.add_writer, loop.remove_writer)
 
 
 async def write_pipe(descriptor: int, data: bytes) -> None:
     """Write all of `data` to a non-blocking pipe. Raises: OSError, above all BrokenPipeError."""
-    loop = asyncio.get_running_loop()
     view = memoryview(data)
     while view:
         try:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:
-            await _ready(loop, descriptor, loop.add_writer, loop.remove_writer)
+            await _wait_writable(descriptor)
 
 
 async def write_stdin(descriptor: int, data: bytes) -> bool:
@@ -171,7 +177,7 @@ async def write_stdin(descriptor: int, data: bytes) -> bool:
     return True
 
 
-async def _ready(
+async def _wait(
     loop: asyncio.AbstractEventLoop, descriptor: int, add: Callable[..., object], remove: Callable[[int], object]
 ) -> None:
     ready: asyncio.Future[None] = loop.create_future()

@@ -7,6 +7,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
+from corral.inside.files import write_all
+
 
 class WriterThread:
     """A thread for one stream: shared threads could all be blocked by frozen disks.
@@ -30,10 +32,4 @@ class WriterThread:
 
     async def write(self, data: bytes) -> None:
         """Write all of it. Raises: OSError."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, _write_all, self._descriptor, data)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+        await asyncio.get_running_loop().run_in_executor(self._thread, write_all, self._descriptor, data)

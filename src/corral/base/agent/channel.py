@@ -15,7 +15,7 @@ from corral.inside.bundle import bundle
 from corral.inside.frames import PIECE_BYTES, Parser, pack
 
 AGENT_PARTS = (
-    "processes", "trees", "starting", "pipes", "ready", "frames", "agent.job", "agent.warden", "agent.loop"
+    "processes", "trees", "starting", "ready", "frames", "agent.job", "agent.warden", "agent.loop"
 )  # fmt: skip
 
 _MAX_HEARD_BYTES = 256 * 1024

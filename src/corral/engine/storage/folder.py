@@ -6,7 +6,7 @@ import os
 
 from corral.engine.perform import open_layer
 from corral.engine.recipe import Identity, Recipe
-from corral.engine.storage.layout import make_uppers
+from corral.inside.files import remove_tree
 from corral.inside.nolinks import opened
 
 
@@ -24,3 +24,24 @@ class FolderStorage:
                 os.chown(directory, identity.outer_uid, identity.outer_gid)  # init must pass through it
             make_uppers(recipe, identity, directory_fd=directory)
         return None if identity.rootless else open_layer(path, writable=True)
+
+
+def make_uppers(recipe: Recipe, identity: Identity, *, directory_fd: int) -> None:
+    """Create what an overlay needs for each writable tree: N/u for written files, and N/w for the kernel's own work.
+
+    They are owned by root inside. Written files stay.
+    The kernel's own work is deleted: an overlay that was mounted `volatile` marks it, and can't be mounted again.
+    """
+    for index, tree in enumerate(recipe.trees):
+        if not tree.writable:
+            continue
+        for name in (str(index), f"{index}/u", f"{index}/w"):
+            try:
+                os.mkdir(name, 0o755, dir_fd=directory_fd)
+            except FileExistsError:
+                if not name.endswith("/w"):
+                    continue
+                remove_tree(f"/proc/self/fd/{directory_fd}/{name}", unlock=identity.rootless)
+                os.mkdir(name, 0o755, dir_fd=directory_fd)
+            if not identity.rootless:
+                os.chown(name, identity.outer_uid, identity.outer_gid, dir_fd=directory_fd)

@@ -20,7 +20,7 @@ from pathlib import Path
 from corral.engine import syscalls
 from corral.engine.recipe import Identity, Layer, Limits, Recipe
 from corral.engine.storage.copying import copy_sparse
-from corral.engine.storage.layout import make_uppers
+from corral.engine.storage.folder import make_uppers
 from corral.inside.nolinks import opened
 
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE, _LOOP_SET_CAPACITY = 0x4C82, 0x4C0A, 0x4C07

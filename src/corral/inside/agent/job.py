@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from corral.inside.frames import WINDOW_BYTES, Packer
-from corral.inside.pipes import OutputReading
+from corral.inside.ready import OutputReading
 from corral.inside.starting import set_window
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ host acknowledges it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -21,8 +22,7 @@ from typing import TYPE_CHECKING
 from corral.inside.agent.job import Job, Stream
 from corral.inside.agent.warden import WAKE_SECONDS, watch_over
 from corral.inside.frames import HAS_ZLIB, PIECE_BYTES, Parser, pack, unpack
-from corral.inside.pipes import NAP_SECONDS, waiting_bytes
-from corral.inside.ready import Ready
+from corral.inside.ready import Loop, waiting_bytes
 from corral.inside.starting import set_window
 from corral.inside.trees import become_subreaper, end_below, own_children, send_signal
 
@@ -39,9 +39,7 @@ class Agent:
 
     def __init__(self, reader: int, writer: int) -> None:
         self._reader, self._writer = reader, writer
-        self._ready = Ready()
-        self._again: list[Stream] = []
-        self._naps: list[tuple[float, Stream]] = []
+        self._loop = Loop()
         self._jobs: dict[int, Job] = {}
         self._wardens: dict[int, Job] = {}
         self._outgoing = bytearray()
@@ -54,7 +52,7 @@ class Agent:
         self._deadline: float | None = None
         for descriptor in (reader, writer):
             os.set_blocking(descriptor, False)
-        self._ready.watch(reader, self._hear)
+        self._loop.watch(reader, self._hear)
 
     # Frames.
 
@@ -70,13 +68,13 @@ class Agent:
             try:
                 count = os.write(self._writer, self._outgoing[:_READ_BYTES])
             except BlockingIOError:
-                self._ready.watch_writing(self._writer, self._flush)
+                self._loop.watch_writing(self._writer, self._flush)
                 return
             except OSError:
                 self._leave()
                 break
             del self._outgoing[:count]
-        self._ready.unwatch(self._writer)
+        self._loop.unwatch(self._writer)
 
     def _hear(self) -> None:
         try:
@@ -95,7 +93,7 @@ class Agent:
         """The host has gone or detached: programs go on, and their output is dropped. Owned programs end."""
         self._left = True
         self._outgoing.clear()
-        self._ready.unwatch(self._reader)
+        self._loop.unwatch(self._reader)
         for job in self._jobs.values():
             job.credit = 1 << 60
             self._unblock(job)
@@ -183,12 +181,9 @@ class Agent:
         for descriptor in {*inner, status_end}:
             os.close(descriptor)
         self._jobs[number] = self._wardens[job.warden] = job
-        self._ready.watch(job.status, lambda: self._listen_to_warden(job))
+        self._loop.watch(job.status, lambda: self._listen_to_warden(job))
         for stream in job.streams:
-            self._watch(stream)
-
-    def _watch(self, stream: Stream) -> None:
-        self._ready.watch(stream.descriptor, lambda: self._read(stream), edge=True)
+            self._loop.watch(stream.descriptor, functools.partial(self._read, stream), edge=True)
 
     # Output.
 
@@ -199,7 +194,7 @@ class Agent:
             return
         if job.credit <= 0 and job.end is None:
             job.blocked.append(stream)
-            self._ready.hold(stream.descriptor)
+            self._loop.hold(stream.descriptor)
             return
         data = job.reading.read(stream.descriptor, terminal=job.pty, most=PIECE_BYTES)
         if data is None:
@@ -212,13 +207,15 @@ class Agent:
             self._pass_on(stream, data)
         if stream.over:
             return
-        turn = job.reading.next_turn(stream.descriptor, data, most=PIECE_BYTES)
-        if turn == "again" or (data and job.end is not None):
-            self._again.append(stream)
-        elif turn == "later":
-            self._naps.append((time.monotonic() + NAP_SECONDS, stream))
-        elif turn == "rearm":
-            self._ready.loosen(stream.descriptor)
+        if data and job.end is not None:
+            self._read_soon(stream)
+        else:
+            read = functools.partial(self._read, stream)
+            job.reading.read_on(self._loop, stream.descriptor, data, read, most=PIECE_BYTES)
+
+    def _read_soon(self, *streams: Stream) -> None:
+        for stream in streams:
+            self._loop.again(functools.partial(self._read, stream))
 
     def _pass_on(self, stream: Stream, data: bytes) -> None:
         job = stream.job
@@ -229,11 +226,8 @@ class Agent:
                 stream.left -= len(data)
                 if stream.left <= 0:
                     self._finish(job)
-        if job.reading.count(len(data)):
-            living = [other.descriptor for other in job.streams if not other.over]
-            job.reading.loosen(living)
-            for descriptor in living:
-                self._ready.loosen(descriptor)
+        living = [other.descriptor for other in job.streams if not other.over]
+        job.reading.count(len(data), living, self._loop)
 
     def _take(self, job: Job, stream: Stream, data: bytes) -> None:
         room = job.limit - stream.total if job.quiet else len(data)
@@ -275,7 +269,7 @@ class Agent:
     def _forget_stream(self, stream: Stream) -> None:
         stream.over = True
         stream.left = 0
-        self._ready.unwatch(stream.descriptor)
+        self._loop.unwatch(stream.descriptor)
         # A terminal is kept until the program has ended: one that closed its streams just before would get a hang-up.
         if not stream.job.pty or stream.job.end is not None:
             self._close_stream(stream)
@@ -288,8 +282,8 @@ class Agent:
     def _unblock(self, job: Job) -> None:
         blocked, job.blocked = job.blocked, []
         for stream in blocked:
-            self._ready.release(stream.descriptor)
-            self._again.append(stream)
+            self._loop.release(stream.descriptor)
+            self._read_soon(stream)
 
     # Input.
 
@@ -299,7 +293,7 @@ class Agent:
             try:
                 count = os.write(job.input, piece[:_READ_BYTES])
             except BlockingIOError:
-                self._ready.watch_writing(job.input, lambda: self._feed(job))
+                self._loop.watch_writing(job.input, lambda: self._feed(job))
                 return
             except OSError:
                 self._close_input(job)
@@ -310,7 +304,7 @@ class Agent:
             else:
                 job.typed.popleft()
         if job.input is not None:
-            self._ready.unwatch(job.input)
+            self._loop.unwatch(job.input)
         if job.input_ends:
             self._close_input(job)
 
@@ -322,7 +316,7 @@ class Agent:
 
     def _drop_input(self, job: Job) -> None:
         if job.input is not None:
-            self._ready.unwatch(job.input)
+            self._loop.unwatch(job.input)
             os.close(job.input)
             job.input = None
 
@@ -380,7 +374,7 @@ class Agent:
         for line in lines:
             self._believe(job, json.loads(line.decode()))
         if not data:
-            self._ready.unwatch(job.status)
+            self._loop.unwatch(job.status)
             os.close(job.status)
             self._believe(job, {"code": 128 + signal.SIGKILL, "signal": int(signal.SIGKILL), "cpu": None, "peak": None})
 
@@ -411,7 +405,7 @@ class Agent:
                 stream.left = waiting_bytes(stream.descriptor)
                 if stream.left or job.pty:
                     stream.left = stream.left or 1
-                    self._again.append(stream)
+                    self._read_soon(stream)
         self._finish(job)
 
     def _finish(self, job: Job) -> None:
@@ -433,7 +427,7 @@ class Agent:
         """Forget the program. Output of its children is read and dropped, so that they can go on."""
         self._jobs.pop(job.number, None)
         self._unblock(job)
-        self._again += [stream for stream in job.streams if not stream.over]
+        self._read_soon(*(stream for stream in job.streams if not stream.over))
 
     def _reap(self) -> None:
         while True:
@@ -459,12 +453,7 @@ class Agent:
         self._say(b"H", os.getpid(), b"z" if HAS_ZLIB else b"")
         self._flush()
         while not self._is_over():
-            waiting, self._again = self._again, []
-            self._ready.serve(0.0 if waiting else self._patience())
-            # After all ready descriptors: that keeps the order of output.
-            for stream in waiting:
-                self._read(stream)
-            self._end_naps()
+            self._loop.turn(self._patience())
             self._keep_time()
             self._reap()
             if not self._left:
@@ -477,20 +466,14 @@ class Agent:
             return self._left or (self._deadline is not None and time.monotonic() >= self._deadline)
         return self._left and not self._wardens
 
-    def _end_naps(self) -> None:
-        now = time.monotonic()
-        while self._naps and self._naps[0][0] <= now:
-            self._again.append(self._naps.pop(0)[1])
-
     def _patience(self) -> float:
         moments: list[float] = [job.deadline for job in self._jobs.values() if job.deadline is not None]
-        moments += [moment for moment, _ in self._naps[:1]]
         if self._deadline is not None:
             moments.append(self._deadline)
         busy = any(job.killing_until is not None for job in self._wardens.values())
         quiet = any(job.pty and job.end is not None for job in self._jobs.values())
         patience = 0.02 if busy or quiet else 1.0 if self._wardens else 5.0
-        return max(0.0, min([patience, *(moment - time.monotonic() for moment in moments)]))
+        return min([patience, *(moment - time.monotonic() for moment in moments)])
 
     def _keep_time(self) -> None:
         now = time.monotonic()
@@ -499,7 +482,7 @@ class Agent:
                 job.deadline = None
                 self._kill(job, "timeout")
             if job.pty and job.end is not None:
-                self._again += [stream for stream in job.streams if not stream.over]
+                self._read_soon(*(stream for stream in job.streams if not stream.over))
         if now >= self._awake_at:
             # A program may stop its warden, and its end would never be reported.
             self._awake_at = now + WAKE_SECONDS
