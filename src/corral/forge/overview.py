@@ -60,8 +60,12 @@ class CandidateRow:
         """The median time of its runs, as the judge measured it; without a judge, of all finished runs."""
         if self.standing is not None and (found := self.standing.seconds.get("median")) is not None:
             return found
-        times = [attempt.seconds for attempt in self.attempts if attempt.finished and attempt.seconds is not None]
-        return find_median(times) if times else None
+        return find_median(self.times) if self.times else None
+
+    @property
+    def times(self) -> list[float]:
+        """The seconds of each finished run."""
+        return [attempt.seconds for attempt in self.attempts if attempt.finished and attempt.seconds is not None]
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -106,17 +110,13 @@ class CandidateRow:
 class Overview:
     """A run, ready to be shown or compared."""
 
-    run: str
-    objective: str
-    state: str
-    started: str
+    run: Run
     seconds: float | None
     rows: tuple[CandidateRow, ...]
     score_names: tuple[str, ...]
     weights: dict[str, float]
     """Name of a score → its part in the total, as far as known."""
     warnings: tuple[str, ...]
-    definition: dict[str, Any]
 
     @property
     def winners(self) -> tuple[CandidateRow, ...]:
@@ -125,7 +125,7 @@ class Overview:
 
     @property
     def settings(self) -> dict[str, Any]:
-        found = self.definition.get("settings")
+        found = self.run.definition.get("settings")
         return found if isinstance(found, dict) else {}
 
     @property
@@ -135,7 +135,6 @@ class Overview:
 
 
 def make_overview(run: Run) -> Overview:
-    definition = run.definition
     warnings: list[str] = []
     seconds: float | None = None
     for event in run.events():
@@ -145,9 +144,8 @@ def make_overview(run: Run) -> Overview:
             seconds = event.data.get("seconds")
     names = tuple(dict.fromkeys(name for standing in run.standings for name in standing.scores))
     return Overview(
-        run=str(definition.get("run", run.path.name)), objective=str(definition.get("objective", "")), state=run.state,
-        started=str(definition.get("started", "")), seconds=seconds, rows=_rows(run), score_names=names,
-        weights=_weights(definition.get("judge")), warnings=tuple(warnings), definition=definition,
+        run=run, seconds=seconds, rows=_rows(run), score_names=names, weights=_weights(run.definition.get("judge")),
+        warnings=tuple(warnings),
     )  # fmt: skip
 
 

@@ -17,8 +17,8 @@ def write_banner(overview: Overview) -> str:
         names = " and ".join(name(row.name) for row in winners)
         points = "" if winners[0].total is None else f" with {winners[0].total:.1f} points"
         return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place{points}")
-    if overview.state != "finished" and not any(row.standing for row in overview.rows):
-        word = "was interrupted" if overview.state == "interrupted" else "has not ended"
+    if overview.run.state != "finished" and not any(row.standing for row in overview.rows):
+        word = "was interrupted" if overview.run.state == "interrupted" else "has not ended"
         return _banner(
             "open", "No result yet", f"The run {word}", "No candidate was judged. The results so far are below."
         )
