@@ -222,9 +222,7 @@ def make_row(candidate: str, name: str, *, rank: int, times: tuple[float, ...] =
     )
     seconds = {"median": 2.0, "low": 1.0, "high": 3.0} if times else {}
     standing = Standing(candidate=candidate, rank=rank, seconds=seconds)
-    return CandidateRow(
-        id=candidate, name=name, description="", definition={}, standing=standing, attempts=attempts, won=rank == 1
-    )
+    return CandidateRow(id=candidate, name=name, description="", definition={}, standing=standing, attempts=attempts)
 
 
 def test_charts_are_well_formed_and_everything_is_on_the_paper() -> None:

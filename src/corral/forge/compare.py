@@ -146,15 +146,12 @@ def _compare(a: Any, b: Any, *, name: str = "") -> list[Difference]:
 
 
 def _compare_candidate(a: CandidateRow, b: CandidateRow) -> CandidateChange:
-    scores_a, scores_b = (
-        {} if row.standing is None else {name: points.points for name, points in row.standing.scores.items()}
-        for row in (a, b)
-    )
+    scores_a, scores_b = ({name: points.points for name, points in row.standing.scores.items()} for row in (a, b))
     return CandidateChange(
         id=b.id,
         name=b.name,
         source=tuple(_compare(_made_of(a), _made_of(b))),
-        rank=Change(*(None if row.standing is None else row.standing.rank for row in (a, b))),
+        rank=Change(a.standing.rank, b.standing.rank),
         total=Change(a.total, b.total),
         scores={name: Change(scores_a.get(name), scores_b.get(name)) for name in dict.fromkeys([*scores_a, *scores_b])},
         seconds=Change(a.median_seconds, b.median_seconds),

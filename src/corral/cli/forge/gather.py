@@ -131,7 +131,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         candidates = ()
         permissions += permissions_of_run(resumed.definition, granted)
     else:
-        candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
+        candidates = _equip(find_scripts(), flags)
         usual = OBJECTIVE
         judge = judge or "rubric"  # for any objective: these scripts write a list of events
     notes = _ask(permissions, flags, contest, resumed)

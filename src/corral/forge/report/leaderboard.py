@@ -17,7 +17,7 @@ def write_banner(overview: Overview) -> str:
         names = " and ".join(name(row.name) for row in winners)
         points = "" if winners[0].total is None else f" with {winners[0].total:.1f} points"
         return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place{points}")
-    if overview.run.state != "finished" and not any(row.standing for row in overview.rows):
+    if overview.run.state != "finished" and not overview.run.standings:
         word = "was interrupted" if overview.run.state == "interrupted" else "has not ended"
         return _banner(
             "open", "No result yet", f"The run {word}", "No candidate was judged. The results so far are below."
@@ -76,7 +76,7 @@ def _write_row(overview: Overview, row: CandidateRow) -> str:
         f'<th scope="row" class="who"><a href="#candidate-{escape(row.id)}">{name(row.name)}</a>{_sub(row)}</th>',
         f'<td class="number total">{_points(row.total, row.kind)}</td>',
     ]
-    scores = {} if row.standing is None else row.standing.scores
+    scores = row.standing.scores
     cells += [
         f'<td class="number">{_points(scores[key].points if key in scores else None, "score")}</td>'
         for key in overview.score_names
@@ -92,7 +92,7 @@ def _write_row(overview: Overview, row: CandidateRow) -> str:
 
 
 def _sub(row: CandidateRow) -> str:
-    gates = () if row.standing is None else row.standing.gates
+    gates = row.standing.gates
     # Reasons of failed gates are in the column of the gates.
     text = row.description if any(not gate.passed and gate.reason for gate in gates) else row.reason or row.description
     return f'<span class="sub" dir="auto">{line(text, limit=160)}</span>' if text else ""
@@ -103,7 +103,7 @@ def _points(points: float | None, kind: str) -> str:
 
 
 def _gates(row: CandidateRow) -> str:
-    gates = () if row.standing is None else row.standing.gates
+    gates = row.standing.gates
     if not gates:
         return "–"
     failed = [gate for gate in gates if not gate.passed]

@@ -108,8 +108,6 @@ def _candidate(row: CandidateRow) -> str:
 
 
 def _verdicts(row: CandidateRow) -> str:
-    if row.standing is None:
-        return ""
     gates = "".join(
         f'<li class="{"passed" if gate.passed else "failed"}">{"✓" if gate.passed else "✗"} {name(gate.gate)}'
         f'<span class="sub" dir="auto">{line(gate.reason)}</span></li>'
