@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
-from corral.forge.calling import describe_function, is_async
+from corral.forge.calling import describe_function
 from corral.forge.git import GIT, git_environment, run_git
 
 if TYPE_CHECKING:
@@ -204,11 +204,6 @@ class AgentSource:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise SpecError(f"{self.function!r} is not callable", hint="give a function that takes a seat")
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the function is to be awaited."""
-        return is_async(self.function)
 
     def describe(self) -> dict[str, Any]:
         found = describe_function(self.function)

@@ -46,13 +46,10 @@ def _why_won(overview: Overview, row: CandidateRow) -> str:
 def write_leaderboard(overview: Overview) -> str:
     """The table of all candidates."""
     heads = [
-        '<th scope="col" class="rank">Rank</th><th scope="col" class="who">Candidate</th>',
-        '<th scope="col" class="number">Total</th>',
-        *(_score_head(overview, score) for score in overview.score_names),
-        '<th scope="col">Gates</th>',
-        '<th scope="col" class="number">Time</th><th scope="col" class="number">CPU</th>',
-        '<th scope="col" class="number">Memory</th><th scope="col">Outcome</th>',
-    ]
+        ("Rank", "rank"), ("Candidate", "who"), ("Total", "number"),
+        *((_score_head(overview, score), "number") for score in overview.score_names),
+        ("Gates", ""), ("Time", "number"), ("CPU", "number"), ("Memory", "number"), ("Outcome", ""),
+    ]  # fmt: skip
     rows = "".join(_write_row(overview, row) for row in overview.rows)
     interval = (
         "; below it the interval of the median over the rounds (95 %, where there are six or more)"
@@ -60,14 +57,14 @@ def write_leaderboard(overview: Overview) -> str:
         else ""
     )
     remark = f"Time is that of the run alone{interval}. CPU and memory are the kernel’s counts."
-    board = table("Leaderboard", "".join(heads), rows, more=' class="board" id="leaderboard"')
+    board = table("Leaderboard", heads, rows, more=' class="board" id="leaderboard"')
     return f'{board}<p class="remark">{remark}</p>'
 
 
 def _score_head(overview: Overview, score: str) -> str:
     weight = overview.weights.get(score)
     part = f'<span class="weight">{weight * 100:.0f} %</span>' if weight is not None else ""
-    return f'<th scope="col" class="number">{name(score, limit=30)}{part}</th>'
+    return f"{name(score, limit=30)}{part}"
 
 
 def _write_row(overview: Overview, row: CandidateRow) -> str:

@@ -142,13 +142,10 @@ def _attempts(row: CandidateRow) -> str:
         f"<td>{line(', '.join(f'{key} {show_seconds(value)}' for key, value in attempt.phases.items()))}</td></tr>"
         for attempt in row.attempts
     )
-    heads = "".join(
-        f'<th scope="col"{" class=number" if number else ""}>{head}</th>'
-        for head, number in (
-            ("Round", True), ("Outcome", False), ("Exit code", True), ("Time", True), ("CPU", True), ("Memory", True),
-            ("Retries", True), ("Phases", False),
-        )
-    )  # fmt: skip
+    heads = [
+        ("Round", "number"), ("Outcome", ""), ("Exit code", "number"), ("Time", "number"), ("CPU", "number"),
+        ("Memory", "number"), ("Retries", "number"), ("Phases", ""),
+    ]  # fmt: skip
     return "<h4>Attempts</h4>" + table("Attempts", heads, rows)
 
 
@@ -188,10 +185,7 @@ def write_manifest(overview: Overview, embedded: Embedded) -> str:
         more += (
             f'<p class="remark">{embedded.left_out} files are not in this page; they are in the folder of the run.</p>'
         )
-    heads = (
-        '<th scope="col">Candidate</th><th scope="col">File</th><th scope="col" class="number">Size</th>'
-        '<th scope="col">SHA-256</th>'
-    )
+    heads = [("Candidate", ""), ("File", ""), ("Size", "number"), ("SHA-256", "")]
     return table("Manifest", heads, rows, more=' class="manifest"') + more
 
 
