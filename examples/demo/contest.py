@@ -30,7 +30,7 @@ async def hold_contest(backend: EmbeddedBackend, *, tell: Callable[[str], None],
     )
     with tempfile.TemporaryDirectory(prefix="corral-demo-") as folder:
         result = await Contest(
-            [script.to_candidate() for script in scripts], OBJECTIVE, recorded_rubric(), backend=backend,
+            scripts, OBJECTIVE, recorded_rubric(), backend=backend,
             artifacts_dir=folder, on_event=listen,
         ).run()  # fmt: skip
         say()  # takes the line of the progress away

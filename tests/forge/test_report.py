@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from corral.forge.judge.model import Standing
 from corral.forge.outcome import Attempt
+from corral.forge.overview import CandidateRow
 from corral.forge.report import render_report, write_report
-from corral.forge.report.charts import Mark, Row, draw_rounds, draw_scatter, make_axis
+from corral.forge.report.charts import Mark, draw_rounds, draw_scatter, make_axis
 from corral.forge.report.parts import data_block, flatten
 from corral.forge.runfolder import Run, read_run
 from support.browser import open_browser
@@ -213,9 +215,19 @@ def test_names_that_are_no_text_do_no_harm(run: Run) -> None:
     assert "⟨U+DCFF⟩ $style $nothing" in text
 
 
+def make_row(candidate: str, name: str, *, rank: int, times: tuple[float, ...] = ()) -> CandidateRow:
+    attempts = tuple(
+        Attempt(candidate=candidate, round=number, outcome="ok", seconds=seconds)
+        for number, seconds in enumerate(times, start=1)
+    )
+    seconds = {"median": 2.0, "low": 1.0, "high": 3.0} if times else {}
+    standing = Standing(candidate=candidate, rank=rank, seconds=seconds)
+    return CandidateRow(id=candidate, name=name, description="", definition={}, standing=standing, attempts=attempts)
+
+
 def test_charts_are_well_formed_and_everything_is_on_the_paper() -> None:
     marks = [
-        Mark(id=f"c{number}", name=HOSTILE_NAME, kind="ranked", x=10.0**number, y=number * 40.0 - 20)
+        Mark(make_row(f"c{number}", HOSTILE_NAME, rank=2), x=10.0**number, y=number * 40.0 - 20)
         for number in range(-3, 4)
     ]  # fmt: skip
     drawing = draw_scatter(marks, chart_id="c", title="T", x_label="x", y_label="y", show=str)
@@ -224,7 +236,7 @@ def test_charts_are_well_formed_and_everything_is_on_the_paper() -> None:
     circles = list(root.iter("circle"))
     assert len(circles) == 7
     assert all(52 <= float(one.attrib["cx"]) <= 540 and 14 <= float(one.attrib["cy"]) <= 294 for one in circles)
-    rows = [Row(id="a", name="A<", kind="winner", values=(1.0, 2.0, 3.0), median=2.0, low=1.0, high=3.0)]
+    rows = [make_row("a", "A<", rank=1, times=(1.0, 2.0, 3.0))]
     assert len(list(ET.fromstring(draw_rounds(rows, chart_id="r", title="R", show=str)).iter("circle"))) == 3
 
 

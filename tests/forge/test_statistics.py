@@ -32,10 +32,10 @@ def test_median_and_mean_are_those_of_the_standard_library(values: list[float]) 
 
 @given(VALUES)
 def test_all_lie_within_the_values(values: list[float]) -> None:
-    found = median_interval(values)
-    for one in (find_median(values), find_mean(values), found.low, found.high):
+    low, high = median_interval(values)
+    for one in (find_median(values), find_mean(values), low, high):
         assert min(values) <= one <= max(values)
-    assert found.low <= find_median(values) <= found.high
+    assert low <= find_median(values) <= high
 
 
 @given(VALUES, st.randoms())
@@ -44,14 +44,6 @@ def test_order_of_the_values_does_not_matter(values: list[float], chance: object
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     for function in (find_median, find_mean, median_interval):
         assert function(shuffled) == function(values)
-
-
-@given(VALUES, st.floats(min_value=0.51, max_value=0.9), st.floats(min_value=0.91, max_value=0.999))
-def test_more_confidence_needs_a_wider_interval(values: list[float], less: float, more: float) -> None:
-    narrow, wide = median_interval(values, confidence=less), median_interval(values, confidence=more)
-    assert wide.low <= narrow.low
-    assert narrow.high <= wide.high
-    assert wide.coverage >= narrow.coverage
 
 
 def cover(count: int, low: int, high: int) -> float:
@@ -64,24 +56,19 @@ def cover(count: int, low: int, high: int) -> float:
     ("count", "low", "high"), [(6, 1, 6), (8, 1, 8), (9, 2, 8), (10, 2, 9), (15, 4, 12), (20, 6, 15), (25, 8, 18)]
 )
 def test_interval_is_that_of_the_tables(count: int, low: int, high: int) -> None:
-    found = median_interval([float(number) for number in range(1, count + 1)])
-    assert (found.low, found.high) == (low, high)
-    assert found.coverage == pytest.approx(cover(count, low, high))
-    assert found.coverage >= 0.95
+    assert median_interval([float(number) for number in range(1, count + 1)]) == (low, high)
+    assert cover(count, low, high) >= 0.95
     assert cover(count, low + 1, high - 1) < 0.95, "a narrower one would not have been enough"
 
 
-@pytest.mark.parametrize(("count", "coverage"), [(1, 0.0), (2, 0.5), (3, 0.75), (5, 0.9375)])
-def test_few_values_give_their_range_and_say_how_little_that_is(count: int, coverage: float) -> None:
-    found = median_interval([float(number) for number in range(count)])
-    assert (found.low, found.high) == (0, count - 1)
-    assert found.coverage == coverage
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_few_values_give_their_range(count: int) -> None:
+    assert median_interval([float(number) for number in range(count)]) == (0, count - 1)
 
 
 def test_thousands_of_values_do_not_overflow() -> None:
-    found = median_interval([float(number) for number in range(5000)])
-    assert 2400 < found.low < found.high < 2600
-    assert 0.95 <= found.coverage < 0.96
+    low, high = median_interval([float(number) for number in range(5000)])
+    assert 2400 < low < high < 2600
 
 
 @pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf]])
@@ -89,11 +76,6 @@ def test_no_values_and_values_that_are_none_are_refused(values: list[float]) -> 
     for function in (find_median, find_mean, median_interval):
         with pytest.raises(ValueError, match="value"):
             function(values)
-
-
-def test_confidence_is_between_0_and_1() -> None:
-    with pytest.raises(ValueError, match="confidence"):
-        median_interval([1.0], confidence=1.0)
 
 
 def test_seconds_of_one_round_have_no_interval() -> None:

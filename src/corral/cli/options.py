@@ -189,22 +189,29 @@ def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         SpecError: an invalid value.
     """
-    from corral.spec import HOME, Resources, parse_size
+    from corral.spec import HOME, Resources
 
-    resources = {name: given[name] for name in ("cpus", "processes") if given.get(name) is not None}
-    for name in ("memory", "disk"):
-        if given.get(name) is not None:
-            resources[f"{name}_bytes"] = parse_size(given[name], what=f"--{name}")
     return {
         "image": given.get("image"),
         "network": given.get("network"),
-        "resources": Resources(**resources),
+        "resources": Resources(**read_limits(given.get)),
         "env": read_environment(given.get("env", ()), given.get("env_file", ())),
         "workdir": given.get("workdir") or HOME,
         "packages": tuple(given.get("packages", ())),
         "venv": given.get("venv"),
         "ephemeral": bool(given.get("ephemeral")),
     }
+
+
+def read_limits(value_of: Callable[[str], Any]) -> dict[str, Any]:
+    """The keywords of `Resources` from the flags that are set. Raises: SpecError."""
+    from corral.spec import parse_size
+
+    limits = {name: value for name in ("cpus", "processes") if (value := value_of(name)) is not None}
+    for name in ("memory", "disk"):
+        if (value := value_of(name)) is not None:
+            limits[f"{name}_bytes"] = parse_size(value, what=f"--{name}")
+    return limits
 
 
 def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> dict[str, str]:

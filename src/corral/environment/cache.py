@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
 import os
 import threading
@@ -21,7 +22,6 @@ from typing import Any, TypeVar
 
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal, get_portal
-from corral.environment import lifetime
 from corral.environment.lending import Lending, Lent
 from corral.errors import EnvironmentFullError, SandboxError, SandboxGoneError, SandboxStoppedError
 from corral.protocol import Backend
@@ -60,7 +60,8 @@ class Cache:
         self._max = max_sandboxes
         self._idle_seconds = idle_seconds
         self._begin()
-        lifetime.remember(self)
+        _caches.add(self)
+        _watch_forks()
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -229,7 +230,7 @@ class Cache:
         for entry, ending in endings:
             try:
                 get_portal().submit(self._end(entry, ending))
-            except RuntimeError:  # the program is exiting: `lifetime` handles that
+            except RuntimeError:  # the program is exiting: the backends delete their sandboxes
                 ending.set_result(None)
 
     def discard(self, key: str) -> tuple[Entry, concurrent.futures.Future[None]] | None:
@@ -294,6 +295,8 @@ class Cache:
 
     def forget(self) -> None:
         """In a forked child: everything belongs to the parent. Kept in memory, so that nothing is finalised here."""
+        if self.pid == os.getpid():
+            return
         self._parents = (self._entries, self._ending, self._undeleted, self._lending, self._retired)
         self._begin()
 
@@ -321,6 +324,20 @@ class Cache:
         self._carry_out()
         if left:
             self._watch_idle()
+
+
+_caches: weakref.WeakSet[Cache] = weakref.WeakSet()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Let forked children forget the sandboxes; once per process."""
+    os.register_at_fork(after_in_child=_forget_all)
+
+
+def _forget_all() -> None:
+    for cache in list(_caches):
+        cache.forget()
 
 
 def _look_idle(cache: weakref.ref[Cache]) -> None:

@@ -69,7 +69,7 @@ class Environment:
         self._check_spec_options()
         self._cache = Cache(max_sandboxes=max_sandboxes, idle_seconds=idle_seconds)
         self._finalizer = weakref.finalize(self, Cache.abandon, self._cache)
-        self._finalizer.atexit = False  # at exit there may be no event loop: `lifetime` does it then
+        self._finalizer.atexit = False  # at exit there may be no event loop: then the backends delete their sandboxes
 
     def _check_spec_options(self) -> None:
         """Raise errors that are known before there is a context."""

@@ -146,13 +146,9 @@ def conversation_of(context: Any, *, key: str | None, ask: bool | Conversation) 
 
 
 def _find_conversation(context: Any) -> str | int | None:
-    if context is None:
-        return None
-    own = getattr(context, CONVERSATION_NAME, None)
-    variables: Mapping[str, Any] = {} if own is not None else variables_of(context)
-    found = own if own is not None else variables.get(CONVERSATION_NAME)
+    found = getattr(context, CONVERSATION_NAME, None)
+    if found is None:
+        found = variables_of(context).get(CONVERSATION_NAME)
     if found is None:
         found = getattr(getattr(context, "stream", None), "id", None)
-    if found is None or isinstance(found, str | int):
-        return found
-    return str(found)
+    return found if found is None or isinstance(found, str | int) else str(found)

@@ -137,7 +137,7 @@ class AttemptMaker:
         async with self._sandbox(candidate, base, progress) as box:
             layout = self._lay_out(candidate, box)
             async with self._phase("place", progress, sandbox_id=box.id):
-                if not base.ready_made:
+                if base.snapshot is None:
                     await base.set_up(box)
                 await _place(candidate, box, layout.folder)
                 await box.files.mkdir(layout.out)

@@ -31,6 +31,7 @@ class Base:
         self._backend = backend
         self._settings = settings
         self.snapshot: str | None = None
+        """The snapshot with the setup done; None if the setup has to run in each sandbox."""
         self.how = "fresh"
 
     async def prepare(self, spec: Spec) -> None:
@@ -61,11 +62,6 @@ class Base:
             raise SpecError(
                 f"the setup failed with exit code {result.exit_code} ({result.reason}): {end}", hint="fix the setup"
             )
-
-    @property
-    def ready_made(self) -> bool:
-        """Whether a new sandbox starts with the setup done."""
-        return self.snapshot is not None
 
     async def aclose(self) -> None:
         """Delete the snapshot."""

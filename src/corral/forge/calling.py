@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import hashlib
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -82,6 +83,22 @@ async def call_in_thread(function: Callable[..., Any], *values: object, name: st
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether it is to be awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - an object with an async __call__
+
+
+def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
+    """A function's name and the hash of its source, if that is available. Values in its closure are not included."""
+    named = function if hasattr(function, "__qualname__") else type(function)
+    name = f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
+    try:
+        digest: str | None = hash_text(inspect.getsource(named))
+    except (OSError, TypeError):
+        digest = None
+    return {"function": name, "sha256": digest}
+
+
+def hash_text(text: str | bytes) -> str:
+    """SHA-256 of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text).hexdigest()
 
 
 def check_callable(function: object, *, what: str) -> None:

@@ -120,8 +120,8 @@ def compare_runs(a: Run, b: Run) -> Comparison:
     overview_a, overview_b = make_overview(a), make_overview(b)
     rows_a, rows_b = ({row.id: row for row in overview.rows} for overview in (overview_a, overview_b))
     return Comparison(
-        run_a=overview_a.run,
-        run_b=overview_b.run,
+        run_a=a.run_id,
+        run_b=b.run_id,
         winners_a=tuple(row.id for row in overview_a.winners),
         winners_b=tuple(row.id for row in overview_b.winners),
         settings=tuple(_compare(_rules(overview_a), _rules(overview_b))),
@@ -132,7 +132,7 @@ def compare_runs(a: Run, b: Run) -> Comparison:
 
 
 def _rules(overview: Overview) -> dict[str, Any]:
-    return {key: overview.definition.get(key) for key in ("objective", "settings", "jobs", "judge", "versions")}
+    return {key: overview.run.definition.get(key) for key in ("objective", "settings", "jobs", "judge", "versions")}
 
 
 def _compare(a: Any, b: Any, *, name: str = "") -> list[Difference]:
@@ -146,15 +146,12 @@ def _compare(a: Any, b: Any, *, name: str = "") -> list[Difference]:
 
 
 def _compare_candidate(a: CandidateRow, b: CandidateRow) -> CandidateChange:
-    scores_a, scores_b = (
-        {} if row.standing is None else {name: points.points for name, points in row.standing.scores.items()}
-        for row in (a, b)
-    )
+    scores_a, scores_b = ({name: points.points for name, points in row.standing.scores.items()} for row in (a, b))
     return CandidateChange(
         id=b.id,
         name=b.name,
         source=tuple(_compare(_made_of(a), _made_of(b))),
-        rank=Change(*(None if row.standing is None else row.standing.rank for row in (a, b))),
+        rank=Change(a.standing.rank, b.standing.rank),
         total=Change(a.total, b.total),
         scores={name: Change(scores_a.get(name), scores_b.get(name)) for name in dict.fromkeys([*scores_a, *scores_b])},
         seconds=Change(a.median_seconds, b.median_seconds),

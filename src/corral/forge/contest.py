@@ -36,7 +36,6 @@ from corral.forge.plan import Slots, Turn, decide_jobs, list_processors, plan_tu
 from corral.forge.result import ContestResult, State
 from corral.forge.runfolder import Run, RunWriter, artifact_folder, read_run
 from corral.forge.settings import Settings
-from corral.image import Image
 from corral.protocol import Backend
 from corral.spec import Lifetime, NetworkPolicy, Spec
 
@@ -119,7 +118,8 @@ class _ContestRun:
         self._resumed = resumed
         self._path = resumed.path if resumed is not None else path or Path()
         self._by_id = {candidate.id: candidate for candidate in contest.candidates}
-        self._bases: dict[Any, Base] = {}
+        self._bases: dict[str, Base] = {}
+        """By the `repr` of an image: candidates with the same image share a base."""
         self._attempts: dict[Turn, Attempt] = {}
         self._standings: tuple[Standing, ...] = ()
         self._jobs = decide_jobs(contest.candidates, contest.settings, local=contest.backend.name in _LOCAL_BACKENDS)
@@ -219,7 +219,7 @@ class _ContestRun:
             backend=self._contest.backend,
             settings=self._settings,
             objective=self._contest.objective,
-            base_of=lambda candidate: self._bases[_base_key(candidate.image)],
+            base_of=lambda candidate: self._bases[repr(candidate.image)],
             folder_of=self._folder_of,
             tell=self._teller.tell,
             on_end=self._keep,
@@ -238,7 +238,7 @@ class _ContestRun:
         self._attempts[Turn(attempt.candidate, attempt.round)] = attempt
 
     async def _prepare_bases(self) -> None:
-        images = {_base_key(candidate.image): candidate.image for candidate in self._contest.candidates}
+        images = {repr(candidate.image): candidate.image for candidate in self._contest.candidates}
         resources, lifetime = self._settings.resources, Lifetime(seconds=_BASE_SECONDS)
         for key, image in images.items():
             base = self._bases[key] = Base(self._contest.backend, self._settings)
@@ -251,10 +251,10 @@ class _ContestRun:
         Packages and images that this fetches are then available, and take no candidate's time.
         """
         # The base had this spec.
-        seen: set[tuple[object, ...]] = {(_base_key(None), NetworkPolicy(), (), self._settings.resources)}
+        seen: set[tuple[object, ...]] = {(repr(None), NetworkPolicy(), (), self._settings.resources)}
         for candidate in self._contest.candidates:
             resources = candidate.resources or self._settings.resources
-            key = _base_key(candidate.image)
+            key = repr(candidate.image)
             kind = (key, candidate.network_policy, candidate.packages, resources)
             if kind in seen:
                 continue
@@ -337,11 +337,6 @@ class _ContestRun:
 
     def _folder_of(self, turn: Turn) -> Path:
         return artifact_folder(self._path, turn, self._settings.repeat)
-
-
-def _base_key(image: str | Image | None) -> str:
-    """Candidates with the same image share a base."""
-    return repr(image)
 
 
 def _check_objective(objective: str) -> str:

@@ -101,7 +101,7 @@ class _Reader:
         if given is None:
             if not any((self._folder / "candidates").glob("*.py")):
                 raise self._wrong("there are no candidates", "list them, or put scripts into candidates/")
-            return [self._with(script.to_candidate(), env) for script in find_scripts(self._folder)]
+            return [self._with(candidate, env) for candidate in find_scripts(self._folder)]
         if not isinstance(given, list) or not given:
             raise self._wrong("candidates is not a list", 'write candidates = ["candidates/*.py"]')
         found: list[Candidate] = []

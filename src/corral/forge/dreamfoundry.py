@@ -80,7 +80,16 @@ _MESSAGE_CHARACTERS = 500
 _MAX_ARGUMENT_BYTES = 128 * 1024
 _RULE, _THIN = "=" * 60, "-" * 40
 
-CANDIDATES: list[dict[str, Any]] = [script.to_dict() for script in list_shipped()]
+
+def _as_dict(candidate: Candidate) -> dict[str, Any]:
+    assert isinstance(candidate.source, ScriptSource), "the default candidates are scripts"
+    return {
+        "id": candidate.id, "name": candidate.name, "description": candidate.description,
+        "script": str(candidate.source.path),
+    }  # fmt: skip
+
+
+CANDIDATES: list[dict[str, Any]] = [_as_dict(candidate) for candidate in list_shipped()]
 """The five candidates that ship with Corral."""
 
 
@@ -246,7 +255,7 @@ def run_forge(
         SpecError: malformed candidates.
         CapabilityError: a backend without isolation.
     """
-    chosen = list(candidates) if candidates is not None else [script.to_dict() for script in find_scripts()]
+    chosen = list(candidates) if candidates is not None else [_as_dict(each) for each in find_scripts()]
     wanted = [_as_job(candidate, objective) for candidate in chosen]
     out = None if quiet else sys.stdout
     lack = find_lack() if use_daytona else None
@@ -310,7 +319,7 @@ def _conclude(
             }
             for given, job, run in zip(chosen, wanted, runs, strict=True)
         ],
-        scores=[_as_dict(run, score) for run, score in zip(runs, scores, strict=True)],
+        scores=[_describe_score(run, score) for run, score in zip(runs, scores, strict=True)],
         winner_id=winner.candidate_id if winner else None,
         winner_score=best,
         winner_artifact=winner.artifact_content if winner else None,
@@ -543,7 +552,7 @@ def _score(run: CandidateRun) -> ScoreResult:
     )
 
 
-def _as_dict(run: CandidateRun, score: ScoreResult) -> dict[str, Any]:
+def _describe_score(run: CandidateRun, score: ScoreResult) -> dict[str, Any]:
     details = asdict(score.quality) if score.quality is not None else {}
     if run.failure is not None:
         details |= {"failure": run.failure, "error_message": run.error_message}

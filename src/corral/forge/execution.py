@@ -21,7 +21,7 @@ from corral.errors import (
     SnapshotNotFoundError,
     UnknownBackendError,
 )
-from corral.forge.calling import call_in_thread
+from corral.forge.calling import call_in_thread, is_async
 from corral.forge.output import AttemptLog
 from corral.forge.sources import AgentSource, Seat, Source, SyncSeat, fill_in
 from corral.results import EndReason, Usage
@@ -98,7 +98,7 @@ async def _run_agent(
             loop.call_soon_threadsafe(log.say, str(text))
 
     async def work() -> None:
-        if source.is_async:
+        if is_async(source.function):
             await cast("Any", source.function)(Seat(objective=objective, sandbox=box, output=output, log=say))
         else:
             seat = SyncSeat(objective=objective, sandbox=Sandbox.over(box), output=output, log=say)

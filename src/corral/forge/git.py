@@ -16,10 +16,7 @@ _OTHERS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
 def run_git(path: Path, *words: str) -> str:
     """The output of a git command. Raises: SpecError."""
     try:
-        done = subprocess.run(
-            [*GIT, "-C", str(path), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-            errors="surrogateescape", env=_closed_environment(),
-        )  # fmt: skip
+        done = _run(path, *words, check=True)
     except FileNotFoundError as error:
         raise SpecError("git is not installed", hint="install git, or give the folder itself") from error
     except subprocess.CalledProcessError as error:
@@ -36,11 +33,8 @@ def git_environment(path: Path) -> dict[str, str]:
 
     A filter is a command that git runs over files. Those of the user's own configuration (large files) stay.
     """
-    told = subprocess.run(
-        [*GIT, "-C", str(path), "config", "--show-scope", "--null", "--get-regexp", r"^filter\."],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, errors="surrogateescape",
-        env=_closed_environment(),
-    ).stdout.split("\0")  # fmt: skip
+    done = _run(path, "config", "--show-scope", "--null", "--get-regexp", r"^filter\.", check=False)
+    told = done.stdout.split("\0")
     filters = {
         key.partition("\n")[0].removeprefix("filter.").rpartition(".")[0]
         for scope, key in zip(told[::2], told[1::2], strict=False)
@@ -54,6 +48,13 @@ def git_environment(path: Path) -> dict[str, str]:
             found[f"GIT_CONFIG_VALUE_{count}"] = value
             count += 1
     return found | {"GIT_CONFIG_COUNT": str(count)}
+
+
+def _run(path: Path, *words: str, check: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GIT, "-C", str(path), *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=check,
+        errors="surrogateescape", env=_closed_environment(),
+    )  # fmt: skip
 
 
 def _closed_environment() -> dict[str, str]:

@@ -45,9 +45,7 @@ def check_count(value: object, *, what: str, least: int = 1) -> None:
         raise SpecError(f"{what}={value!r} is not a count", hint=f"give a whole number of at least {least}")
 
 
-def check_number(
-    value: object, *, what: str, kind: str, hint: str, above: float = 0.0, least: float | None = None
-) -> None:
-    """Raises: SpecError if it is not a finite number above `above`, or of at least `least` where that is given."""
-    if not is_number(value) or (value <= above if least is None else value < least):
+def check_number(value: object, *, what: str, kind: str, hint: str, least: float | None = None) -> None:
+    """Raises: SpecError if it is not a finite number above 0, or of at least `least` where that is given."""
+    if not is_number(value) or (value <= 0 if least is None else value < least):
         raise SpecError(f"{what}={value!r} is not a {kind}", hint=hint)

@@ -28,57 +28,60 @@ class CandidateRow:
     name: str
     description: str
     definition: dict[str, Any]
-    standing: Standing | None
-    """None: the run ended before it was judged."""
+    standing: Standing
+    """Without a rank and a reason, if the run ended before it was judged."""
     attempts: tuple[Attempt, ...]
     """By round."""
-    won: bool
 
     @property
     def kind(self) -> MarkKind:
         """How charts and tables mark it."""
-        if self.won:
-            return "winner"
-        return "ranked" if self.standing is not None and self.standing.rank is not None else "out"
+        if self.standing.rank is None:
+            return "out"
+        return "winner" if self.standing.rank == 1 else "ranked"
 
     @property
     def place(self) -> str:
         """Its rank, with `=` for a tie."""
-        if self.standing is None or self.standing.rank is None:
+        if self.standing.rank is None:
             return "–"
         return f"{self.standing.rank}{'=' if self.standing.tied else ''}"
 
     @property
     def total(self) -> float | None:
         """Its total, if it has one."""
-        if self.standing is None or (self.standing.rank is None and not self.standing.scores):
+        if self.standing.rank is None and not self.standing.scores:
             return None
         return self.standing.total if math.isfinite(self.standing.total) else None
 
     @property
     def median_seconds(self) -> float | None:
         """The median time of its runs, as the judge measured it; without a judge, of all finished runs."""
-        if self.standing is not None and (found := self.standing.seconds.get("median")) is not None:
+        if (found := self.standing.seconds.get("median")) is not None:
             return found
-        times = [attempt.seconds for attempt in self.attempts if attempt.finished and attempt.seconds is not None]
-        return find_median(times) if times else None
+        return find_median(self.times) if self.times else None
+
+    @property
+    def times(self) -> list[float]:
+        """The seconds of each finished run."""
+        return [attempt.seconds for attempt in self.attempts if attempt.finished and attempt.seconds is not None]
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The confidence interval of the median, with several rounds."""
-        seconds = {} if self.standing is None else self.standing.seconds
+        seconds = self.standing.seconds
         return (seconds["low"], seconds["high"]) if "low" in seconds and "high" in seconds else None
 
     @property
     def cpu_seconds(self) -> float | None:
-        if self.standing is not None and self.standing.cpu_seconds is not None:
+        if self.standing.cpu_seconds is not None:
             return self.standing.cpu_seconds
         times = [attempt.cpu_seconds for attempt in self.attempts if attempt.cpu_seconds is not None]
         return find_median(times) if times else None
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        if self.standing is not None and self.standing.peak_memory_bytes is not None:
+        if self.standing.peak_memory_bytes is not None:
             return self.standing.peak_memory_bytes
         return max(
             (found for attempt in self.attempts if (found := attempt.peak_memory_bytes) is not None), default=None
@@ -97,35 +100,29 @@ class CandidateRow:
     @property
     def reason(self) -> str:
         """Why it is not in the ranking, or why an attempt went wrong."""
-        if self.standing is not None and self.standing.reason:
-            return self.standing.reason
-        return next((attempt.reason for attempt in self.attempts if attempt.reason), "")
+        return self.standing.reason or next((attempt.reason for attempt in self.attempts if attempt.reason), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
     """A run, ready to be shown or compared."""
 
-    run: str
-    objective: str
-    state: str
-    started: str
+    run: Run
     seconds: float | None
     rows: tuple[CandidateRow, ...]
     score_names: tuple[str, ...]
     weights: dict[str, float]
     """Name of a score → its part in the total, as far as known."""
     warnings: tuple[str, ...]
-    definition: dict[str, Any]
 
     @property
     def winners(self) -> tuple[CandidateRow, ...]:
         """The candidates with rank 1; more than one are a tie."""
-        return tuple(row for row in self.rows if row.won)
+        return tuple(row for row in self.rows if row.kind == "winner")
 
     @property
     def settings(self) -> dict[str, Any]:
-        found = self.definition.get("settings")
+        found = self.run.definition.get("settings")
         return found if isinstance(found, dict) else {}
 
     @property
@@ -135,7 +132,6 @@ class Overview:
 
 
 def make_overview(run: Run) -> Overview:
-    definition = run.definition
     warnings: list[str] = []
     seconds: float | None = None
     for event in run.events():
@@ -145,9 +141,8 @@ def make_overview(run: Run) -> Overview:
             seconds = event.data.get("seconds")
     names = tuple(dict.fromkeys(name for standing in run.standings for name in standing.scores))
     return Overview(
-        run=str(definition.get("run", run.path.name)), objective=str(definition.get("objective", "")), state=run.state,
-        started=str(definition.get("started", "")), seconds=seconds, rows=_rows(run), score_names=names,
-        weights=_weights(definition.get("judge")), warnings=tuple(warnings), definition=definition,
+        run=run, seconds=seconds, rows=_rows(run), score_names=names, weights=_weights(run.definition.get("judge")),
+        warnings=tuple(warnings),
     )  # fmt: skip
 
 
@@ -161,8 +156,8 @@ def _rows(run: Run) -> tuple[CandidateRow, ...]:
     return tuple(
         CandidateRow(
             id=id_, name=str(defined.get(id_, {}).get("name") or id_), definition=defined.get(id_, {}),
-            description=str(defined.get(id_, {}).get("description", "")), standing=standings.get(id_),
-            attempts=tuple(attempts.get(id_, ())), won=id_ in standings and standings[id_].rank == 1,
+            description=str(defined.get(id_, {}).get("description", "")), attempts=tuple(attempts.get(id_, ())),
+            standing=standings.get(id_) or Standing(candidate=id_, rank=None),
         )
         for id_ in ids
     )  # fmt: skip

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from corral.errors import SpecError
 from corral.forge.candidate import Candidate
@@ -18,30 +16,12 @@ FOLDER = Path(__file__).parent / "candidates"
 _MAX_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedScript:
-    """A candidate that is one Python file, with a name and a description."""
-
-    id: str
-    name: str
-    description: str
-    path: Path
-
-    def to_candidate(self) -> Candidate:
-        """The same as a `Candidate`."""
-        return Candidate.script(self.path, id=self.id, name=self.name, description=self.description)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same in Dream Foundry's form."""
-        return {"id": self.id, "name": self.name, "description": self.description, "script": str(self.path)}
-
-
-def list_shipped() -> tuple[ShippedScript, ...]:
+def list_shipped() -> tuple[Candidate, ...]:
     """The five, in their order."""
     return tuple(_describe(FOLDER / f"{name}.py", name) for name in ("alpha", "beta", "gamma", "delta", "epsilon"))
 
 
-def find_scripts(folder: Path | None = None) -> tuple[ShippedScript, ...]:
+def find_scripts(folder: Path | None = None) -> tuple[Candidate, ...]:
     """`candidates/*.py` below the working folder, by name; without any, the five that ship.
 
     Raises:
@@ -49,20 +29,18 @@ def find_scripts(folder: Path | None = None) -> tuple[ShippedScript, ...]:
     """
     here = (folder or Path.cwd()) / "candidates"
     paths = sorted(path for path in here.glob("*.py") if path.is_file() and not path.name.startswith(("_", ".")))
-    found: dict[str, ShippedScript] = {}
+    names: dict[str, str] = {}
     for path in paths:
-        script = _describe(path, id_from_name(path.stem))
-        if script.id.lower() in found:
-            other = found[script.id.lower()].path.name
-            raise SpecError(f"{path.name} and {other} have the same id {script.id!r}", hint="rename one")
-        found[script.id.lower()] = script
-    return tuple(found.values()) or list_shipped()
+        candidate_id = id_from_name(path.stem)
+        if (other := names.setdefault(candidate_id.lower(), path.name)) != path.name:
+            raise SpecError(f"{path.name} and {other} have the same id {candidate_id!r}", hint="rename one")
+    return tuple(_describe(path, id_from_name(path.stem)) for path in paths) or list_shipped()
 
 
-def _describe(path: Path, candidate_id: str) -> ShippedScript:
+def _describe(path: Path, candidate_id: str) -> Candidate:
     """The description is the first line of the file's docstring. The file is not executed."""
     name = f"Agent {candidate_id.replace('_', ' ').replace('-', ' ').title()}"
-    return ShippedScript(id=candidate_id, name=name, description=_first_line(path).rstrip("."), path=path)
+    return Candidate.script(path, id=candidate_id, name=name, description=_first_line(path).rstrip("."))
 
 
 def _first_line(path: Path) -> str:

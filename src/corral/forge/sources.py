@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import os
 import shlex
 import stat
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
-from corral.forge.calling import is_async
+from corral.forge.calling import describe_function
 from corral.forge.git import GIT, git_environment, run_git
 
 if TYPE_CHECKING:
@@ -206,19 +205,9 @@ class AgentSource:
         if not callable(self.function):
             raise SpecError(f"{self.function!r} is not callable", hint="give a function that takes a seat")
 
-    @property
-    def is_async(self) -> bool:
-        """Whether the function is to be awaited."""
-        return is_async(self.function)
-
     def describe(self) -> dict[str, Any]:
-        called = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        name = f"{getattr(self.function, '__module__', '?')}.{called}"
-        try:
-            digest: str | None = hashlib.sha256(inspect.getsource(self.function).encode()).hexdigest()
-        except (OSError, TypeError):
-            digest = None
-        return {"kind": "agent", "name": name, "sha256": digest}
+        found = describe_function(self.function)
+        return {"kind": "agent", "name": found["function"], "sha256": found["sha256"]}
 
     async def place(self, box: AsyncSandbox, folder: str) -> None:
         await box.files.mkdir(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from corral.errors import SpecError
@@ -12,16 +11,7 @@ from corral.errors import SpecError
 Over = Literal["median", "mean", "best", "worst"]
 """How several rounds of one candidate become one number; `best` is best-of-k."""
 
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Where the true median lies. `coverage` is how sure that is, which for few values is less than was asked for."""
-
-    low: float
-    high: float
-    coverage: float
+_CONFIDENCE = 0.95
 
 
 def find_median(values: Sequence[float]) -> float:
@@ -42,29 +32,25 @@ def find_mean(values: Sequence[float]) -> float:
     return min(max(math.fsum(value / len(ordered) for value in ordered), ordered[0]), ordered[-1])
 
 
-def median_interval(values: Sequence[float], *, confidence: float = CONFIDENCE) -> Interval:
-    """An interval that has the true median with at least that confidence, from the order of the values alone.
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The interval that has the true median with a confidence of 95 %, from the order of the values alone.
 
-    Of n values, the number that lie below the true median follows the binomial distribution with p = 1/2, whatever they
-    measure. So the k-th smallest and the k-th largest enclose it with the probability 1 − 2·P(B ≤ k − 1). The largest k
-    that is still sure enough is taken. With fewer than six values no k is sure enough for 95 %: then it is the whole
-    range, and `coverage` says how sure that is (1 − 2^(1−n), for five values 93.75 %).
+    Of n values, the number that lie below the true median follows the binomial distribution with p = 1/2, regardless of
+    what they measure. So the k-th smallest and the k-th largest enclose it with the probability 1 − 2·P(B ≤ k − 1). The
+    largest k that is still sure enough is taken. With fewer than six values no k is: then it is the whole range.
 
     Raises:
-        ValueError: as `find_median`, or a confidence that is not between 0 and 1.
+        ValueError: as `find_median`.
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence!r} is not between 0 and 1")
     ordered = _check(values)
-    count = len(ordered)
-    # Whole numbers: 2^n fits no float for many values.
-    below, rank, ways = 1, 0, 1
+    count, rank, ways, outside = len(ordered), 0, 1, 1
     while rank + 1 < (count + 1) // 2:
         ways = ways * (count - rank) // (rank + 1)
-        if _coverage(below + ways, count) < confidence:
+        outside += ways  # the binomial coefficients that are left out at each end
+        if 1 - (outside << 1) / (1 << count) < _CONFIDENCE:  # whole numbers: 2^n fits no float for many values
             break
-        below, rank = below + ways, rank + 1
-    return Interval(ordered[rank], ordered[count - 1 - rank], _coverage(below, count))
+        rank += 1
+    return ordered[rank], ordered[count - 1 - rank]
 
 
 def describe_seconds(values: Sequence[float]) -> dict[str, float]:
@@ -73,8 +59,7 @@ def describe_seconds(values: Sequence[float]) -> dict[str, float]:
         return {}
     found = {"median": find_median(values)}
     if len(values) > 1:
-        interval = median_interval(values)
-        found |= {"low": interval.low, "high": interval.high}
+        found["low"], found["high"] = median_interval(values)
     return found
 
 
@@ -124,8 +109,3 @@ def _check(values: Sequence[float]) -> list[float]:
     if not all(math.isfinite(value) for value in values):
         raise ValueError("a value is not finite")
     return sorted(float(value) for value in values)
-
-
-def _coverage(below: int, count: int) -> float:
-    """How sure it is, if `below` is the sum of the binomial coefficients that were left out at each end."""
-    return max(0.0, 1 - (below << 1) / (1 << count)) if count > 1 else 0.0

@@ -176,8 +176,7 @@ async def list_shells(box: AsyncSandbox) -> list[BackgroundProcessInfo]:
     found = []
     for info in await _list(box):
         try:
-            recorded = await box.find_recorded(info.name)
-            notes = await recorded.notes()
+            notes = await (await box.find_recorded(info.name)).notes()
         except NotRecordedError:
             continue  # forgotten meanwhile
         ended = _find_end(notes)
@@ -215,13 +214,11 @@ async def _list(box: AsyncSandbox) -> list[RecordInfo]:
 
 
 async def _find(box: AsyncSandbox, shell_id: str) -> Recorded:
-    if not isinstance(shell_id, str) or not shell_id.startswith(PREFIX):
-        # Sessions and terminals are recorded programs as well, but not background commands.
-        raise NotRecordedError(f"no background command named {shell_id!r:.80}", op="background")
-    try:
-        return await box.find_recorded(shell_id)
-    except NotRecordedError:
-        raise NotRecordedError(f"no background command named {shell_id!r:.80}", op="background") from None
+    # Sessions and terminals are recorded programs as well, but not background commands.
+    if isinstance(shell_id, str) and shell_id.startswith(PREFIX):
+        with contextlib.suppress(NotRecordedError):
+            return await box.find_recorded(shell_id)
+    raise NotRecordedError(f"no background command named {shell_id!r:.80}", op="background")
 
 
 async def _make_room(box: AsyncSandbox) -> list[RecordInfo]:

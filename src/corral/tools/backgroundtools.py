@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,29 +69,21 @@ def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
         max_chars=max_chars - _FOOTER_CHARS,
         hint="redirect its output to a file",
     )
+    state = _describe_state(output)
+    if output.reason not in (None, "exited"):
+        state += f" ({output.reason})"
+    if output.waiting:
+        state += "; more is waiting: read again"
     return ToolText(
-        f"{lost}{text.rstrip(chr(10)) or '(nothing new)'}\n[{_describe_state(output)}]",
+        f"{lost}{text.rstrip(chr(10)) or '(nothing new)'}\n[{state}]",
         truncated=cut or output.waiting or bool(output.lost_bytes),
         result=output,
     )
 
 
-def _render_shells(shells: Sequence[BackgroundProcessInfo]) -> ToolText:
-    if not shells:
-        return ToolText("No background commands")
-    lines = [f"{shell.shell_id}: {_say(shell.running, shell.exit_code)}: {quote(shell.command)}" for shell in shells]
-    return ToolText("\n".join(lines), result=tuple(shells))
-
-
-def _describe_state(output: ShellOutput) -> str:
-    said = f"{output.shell_id}: {_say(output.running, output.exit_code)}"
-    if output.reason not in (None, "exited"):
-        said += f" ({output.reason})"
-    return f"{said}; more is waiting: read again" if output.waiting else said
-
-
-def _say(running: bool, exit_code: int | None) -> str:  # noqa: FBT001 - one place, two values of one thing
-    return "running" if running else f"ended, exit code: {'unknown' if exit_code is None else exit_code}"
+def _describe_state(shell: ShellOutput | BackgroundProcessInfo) -> str:
+    code = "unknown" if shell.exit_code is None else shell.exit_code
+    return f"{shell.shell_id}: {'running' if shell.running else f'ended, exit code: {code}'}"
 
 
 # What each does.
@@ -126,7 +118,9 @@ async def _kill(commands: BackgroundCommands, values: Mapping[str, Any], max_cha
 
 
 async def _list(commands: BackgroundCommands, values: Mapping[str, Any], max_chars: int) -> ToolText:
-    return _render_shells(await list_shells(commands.box))
+    shells = await list_shells(commands.box)
+    lines = [f"{_describe_state(shell)}: {quote(shell.command)}" for shell in shells]
+    return ToolText("\n".join(lines) or "No background commands", result=tuple(shells) or None)
 
 
 _SHELL = Parameter("shell_id", "string", "the command's id, as execute_background gave it", required=True)

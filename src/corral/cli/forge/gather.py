@@ -43,7 +43,7 @@ from corral.forge.service import DOTENV, describe_service, find_lack, find_servi
 from corral.forge.settings import Settings
 from corral.forge.shipped import OBJECTIVE, find_scripts
 from corral.protocol import Backend
-from corral.spec import NetworkPolicy, parse_size
+from corral.spec import NetworkPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def gather(names: Sequence[str], flags: Flags) -> Gathered:
         candidates = ()
         permissions += permissions_of_run(resumed.definition, granted)
     else:
-        candidates = _equip([script.to_candidate() for script in find_scripts()], flags)
+        candidates = _equip(find_scripts(), flags)
         usual = OBJECTIVE
         judge = judge or "rubric"  # for any objective: these scripts write a list of events
     notes = _ask(permissions, flags, contest, resumed)
@@ -322,11 +322,7 @@ def _settings(flags: Flags, contest: ContestFile | None, resumed: Run | None) ->
         change["setup"] = _read_setup(flags["setup"])
     if flags["timeout"] is not None:
         change["timeouts"] = replace(base.timeouts, run=flags["timeout"])
-    limits: dict[str, Any] = {name: flags[name] for name in ("cpus", "processes") if flags[name] is not None}
-    for name, target in (("memory", "memory_bytes"), ("disk", "disk_bytes")):
-        if flags[name] is not None:
-            limits[target] = parse_size(flags[name], what=f"--{name}")
-    if limits:
+    if limits := options.read_limits(flags.__getitem__):
         change["resources"] = replace(base.resources, **limits)
     return replace(base, **change)
 

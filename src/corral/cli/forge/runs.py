@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli import options
-from corral.cli.display import paint, plain, show_seconds, show_size, table, unicode_wanted
+from corral.cli.display import paint, plain, print_table, show_seconds, show_size, unicode_wanted
 from corral.cli.run import to_json
 from corral.errors import CorralError, RunFolderError
 
@@ -93,8 +93,7 @@ def list_runs(artifacts: Path, as_json: bool) -> int:
         for row in found
     ]  # fmt: skip
     headers = ["run", "state", "took", "candidates", "winner", "objective"]
-    for line in table(rows, headers=headers, align=["left", "left", "right", "right"]):
-        click.echo(line)
+    print_table(rows, headers=headers, align=["left", "left", "right", "right"])
     return 0
 
 
@@ -177,8 +176,7 @@ def _show_comparison(found: Comparison) -> None:
     rows = [_row(each, arrow) for each in found.candidates]
     headers = ["candidate", "rank", "total", "time", "memory", "outcome", "artifacts"]
     click.echo()
-    for line in table(rows, headers=headers, indent=2):
-        click.echo(line)
+    print_table(rows, headers=headers, indent=2)
 
 
 def _row(each: CandidateChange, arrow: str) -> list[str]:

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corral.errors import CorralError, JudgeError, SandboxError, SandboxNoSpaceError, SpecError
-from corral.forge.calling import do_all
+from corral.forge.calling import do_all, hash_text
 from corral.forge.judge.gates import GateBase
 from corral.forge.judge.model import Bench, Points
 from corral.forge.judge.rounds import RoundScore
 from corral.forge.judge.sandboxes import ARTIFACT
-from corral.forge.judge.work import Work, hash_text, make_printable
+from corral.forge.judge.work import Work, make_printable
+from corral.forge.judge.worker import refuse_constant
 from corral.forge.numbers import is_number
 from corral.results import ExecResult
 from corral.spec import check_env, check_timeout
@@ -205,7 +206,7 @@ def parse_points(output: str, *, seal: str = "") -> Points | None:
         if not secrets.compare_digest(word.encode("utf-8", "replace"), seal.encode()):
             return None
     try:
-        found: Any = json.loads(line, parse_constant=_refuse)
+        found: Any = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return None
     details: Any = {}
@@ -214,7 +215,3 @@ def parse_points(output: str, *, seal: str = "") -> Points | None:
     if not is_number(found):
         return None
     return Points(float(found), details if isinstance(details, dict) else {"details": details})
-
-
-def _refuse(name: str) -> float:
-    raise ValueError(name)

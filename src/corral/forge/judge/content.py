@@ -11,10 +11,12 @@ from typing import Any
 
 from corral.errors import BackendUnavailableError, SpecError
 from corral.forge.artifacts import MAX_BYTES
+from corral.forge.calling import hash_text
 from corral.forge.judge.apart import OutOfBoundsError, look_apart
 from corral.forge.judge.gates import GateBase
 from corral.forge.judge.model import Bench
-from corral.forge.judge.work import Work, hash_text
+from corral.forge.judge.work import Work
+from corral.forge.judge.worker import refuse_reference
 from corral.spec import check_timeout
 
 _LOOK_SECONDS = 10.0
@@ -138,12 +140,9 @@ def _check_schema(schema: object) -> None:
             "the gate `Schema` needs jsonschema-rs, which is not installed", hint="pip install 'corral[forge]'"
         ) from error
 
-    def refuse(uri: str) -> Any:
-        raise ValueError(f"a schema may not fetch {uri!r}")
-
     try:
         json.dumps(schema, allow_nan=False)
-        jsonschema_rs.validator_for(schema, retriever=refuse)  # type: ignore[arg-type] # it decides itself
+        jsonschema_rs.validator_for(schema, retriever=refuse_reference)  # type: ignore[arg-type] # it decides itself
     except (ValueError, TypeError, RecursionError) as error:
         raise SpecError(
             f"not a JSON Schema: {str(error).partition(chr(10))[0][:300]}", hint="see json-schema.org"

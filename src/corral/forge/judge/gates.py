@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corral.errors import JudgeError, SpecError
-from corral.forge.calling import call, check_callable
+from corral.forge.calling import call, check_callable, describe_function
 from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict
-from corral.forge.judge.work import Work, describe_function, list_work
+from corral.forge.judge.work import Work, list_work
 from corral.spec import parse_size
 
 Rounds = Literal["all", "most", "any"]

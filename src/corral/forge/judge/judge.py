@@ -20,6 +20,8 @@ from corral.forge.judge.work import make_plain, make_printable
 from corral.forge.numbers import DECIMALS, check_count, check_number, is_number
 from corral.forge.statistics import describe_seconds, find_median
 
+_BUG_HINT = "a bug in that judge: correct it and resume the run"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
@@ -191,18 +193,14 @@ def _check_points(score: str, candidate: str, points: object) -> Points:
     return Points(min(max(value, 0.0), 100.0), details)
 
 
-def _refuse(kind: str, name: str, candidate: str | None, why: str) -> JudgeError:
-    return _make_error(kind, name, candidate, why, "a bug in that judge: correct it and resume the run")
-
-
 def _blame(error: Exception, kind: str, name: str, candidate: str | None) -> JudgeError:
     """The judge's failure. If the error names a candidate, that one is kept."""
     if isinstance(error, JudgeError):
-        return _make_error(kind, name, error.candidate or candidate, error.message, error.hint)
+        return _refuse(kind, name, error.candidate or candidate, error.message, error.hint)
     why = f"{type(error).__name__}: {str(error)[:500]}"
-    return _make_error(kind, name, candidate, why, "correct the judge and resume the run")
+    return _refuse(kind, name, candidate, why, "correct the judge and resume the run")
 
 
-def _make_error(kind: str, name: str, candidate: str | None, why: str, hint: str) -> JudgeError:
+def _refuse(kind: str, name: str, candidate: str | None, why: str, hint: str = _BUG_HINT) -> JudgeError:
     at = f" at {candidate!r}" if candidate else ""
     return JudgeError(f"the {kind} {name!r} failed{at}: {why}", judge=name, candidate=candidate, op="judge", hint=hint)

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from corral.errors import JudgeError, SpecError
-from corral.forge.calling import call, check_callable, do_all
+from corral.forge.calling import call, check_callable, describe_function, do_all, hash_text
 from corral.forge.judge.model import Bench, Points
 from corral.forge.judge.prompt import MAX_CHARACTERS, ask_points, ask_winner, find_answer, has_points, has_winner, show
 from corral.forge.judge.rounds import RoundScore
-from corral.forge.judge.work import Work, describe_function, hash_text, make_printable
+from corral.forge.judge.work import Work, make_printable
 from corral.forge.numbers import check_count
 from corral.forge.statistics import find_median
 from corral.spec import check_timeout

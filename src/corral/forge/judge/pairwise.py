@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Literal
 
 from corral.errors import JudgeError, SpecError
-from corral.forge.calling import call, check_callable, do_all
+from corral.forge.calling import call, check_callable, describe_function, do_all
 from corral.forge.judge.llm import CRITERIA, Ask, LLMComparison
 from corral.forge.judge.model import Bench, Entry, Points, Score
-from corral.forge.judge.work import Work, describe_function, list_work
+from corral.forge.judge.work import Work, list_work
 from corral.forge.numbers import check_count, is_number
 from corral.forge.statistics import find_strengths
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from corral.errors import JudgeError
-from corral.forge.calling import call, check_callable, do_all
+from corral.forge.calling import call, check_callable, describe_function, do_all
 from corral.forge.judge.model import Bench, Entry, Points, Score
-from corral.forge.judge.work import Work, describe_function, list_work, make_plain
+from corral.forge.judge.work import Work, list_work, make_plain
 from corral.forge.numbers import check_count, is_number
 from corral.forge.statistics import Over, check_over, join_rounds
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,22 +79,6 @@ def list_work(entry: Entry) -> list[Work]:
         )
         for attempt in entry.attempts
     ]  # fmt: skip
-
-
-def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
-    """A function's name and the hash of its source, if that is available. Values in its closure are not included."""
-    named = function if hasattr(function, "__qualname__") else type(function)
-    name = f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
-    try:
-        digest: str | None = hash_text(inspect.getsource(named))
-    except (OSError, TypeError):
-        digest = None
-    return {"function": name, "sha256": digest}
-
-
-def hash_text(text: str | bytes) -> str:
-    """SHA-256 of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text).hexdigest()
 
 
 def make_printable(text: str, *, limit: int = 500) -> str:

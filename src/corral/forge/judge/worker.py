@@ -40,12 +40,12 @@ def validate(task: dict[str, Any], data: bytes) -> dict[str, Any]:
     import jsonschema_rs
 
     try:
-        document = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        document = json.loads(data.decode("utf-8"), parse_constant=refuse_constant)
     except RecursionError:
         return {"problems": ["not JSON: nested too deeply"]}
     except ValueError as error:
         return {"problems": [f"not JSON: {error}"[:_MAX_PROBLEM_CHARACTERS]]}
-    validator = jsonschema_rs.validator_for(task["schema"], retriever=_refuse_reference)
+    validator = jsonschema_rs.validator_for(task["schema"], retriever=refuse_reference)
     problems: list[str] = []
     try:
         for problem in validator.iter_errors(document):
@@ -59,11 +59,13 @@ def validate(task: dict[str, Any], data: bytes) -> dict[str, Any]:
     return {"problems": problems}
 
 
-def _refuse_constant(name: str) -> float:
+def refuse_constant(name: str) -> float:
+    """For `json.loads`, which reads NaN and infinity. Raises: ValueError."""
     raise ValueError(f"{name} is not JSON")
 
 
-def _refuse_reference(uri: str) -> Any:
+def refuse_reference(uri: str) -> Any:
+    """For a schema that refers to another document. Raises: ValueError."""
     raise ValueError(f"a schema may not fetch {uri!r}")
 
 

@@ -26,8 +26,12 @@ _JOINER = "\u200d"  # joins emoji, and does not change the direction of text
 
 
 def clean(text: str) -> str:
-    """The text with all characters visible. Terminal sequences are removed; a lone carriage return starts a line."""
-    return show_marks(_ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+    """The text without terminal sequences; a lone carriage return starts a line.
+
+    Control characters become their pictures, invisible and unpaired ones their number.
+    """
+    text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return _TO_CHECK.sub(lambda found: _show_mark(found[0]), text)
 
 
 def clean_line(text: str, *, limit: int = 200) -> str:
@@ -36,12 +40,7 @@ def clean_line(text: str, *, limit: int = 200) -> str:
     return found if len(found) <= limit and len(text) <= limit * 8 else f"{found[: limit - 1]}…"
 
 
-def show_marks(text: str) -> str:
-    """Control characters as their pictures, invisible and unpaired ones by their number."""
-    return _TO_CHECK.sub(lambda found: _shown(found[0]), text)
-
-
-def _shown(character: str) -> str:
+def _show_mark(character: str) -> str:
     code = ord(character)
     if character == _JOINER or unicodedata.category(character) not in _KINDS_TO_SHOW:
         return character
@@ -70,11 +69,6 @@ class Cleaner:
         elif (opened := _OPEN_SEQUENCE.search(text, max(0, len(text) - _MAX_OPEN))) is not None:
             text, self._held = text[: opened.start()], opened[0]
         return clean(text)
-
-    def close(self) -> str:
-        """The text that was held back."""
-        held, self._held = self._held, ""
-        return clean(held)
 
 
 def cut_middle(text: str, *, limit: int) -> str:

@@ -9,8 +9,9 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from corral.forge.overview import MarkKind
+from corral.forge.overview import CandidateRow, MarkKind
 from corral.forge.pages.text import clean_line, escape
 
 _WIDTH, _HEIGHT = 560.0, 340.0
@@ -24,28 +25,12 @@ _LETTER = 6.1
 """About the width of a letter, to keep labels apart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """One candidate in a chart."""
+class Mark(NamedTuple):
+    """One candidate, and where it is in a chart."""
 
-    id: str
-    name: str
-    kind: MarkKind
+    row: CandidateRow
     x: float
     y: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One candidate's times, round by round."""
-
-    id: str
-    name: str
-    kind: MarkKind
-    values: tuple[float, ...]
-    median: float | None = None
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +89,21 @@ def draw_scatter(
     y_axis = Axis(0.0, 100.0, _HEIGHT - _BOTTOM, _TOP, ticks=(0.0, 25.0, 50.0, 75.0, 100.0))
     parts = [_grid(x_axis, y_axis, show)]
     # The winner is drawn last, on top of the others.
-    for mark in sorted(marks, key=lambda mark: ("out", "ranked", "winner").index(mark.kind)):
-        note = f"{clean_line(mark.name)}: {mark.y:.1f} points, {show(mark.x)}"
-        parts.append(_mark(mark.kind, x_axis.at(mark.x), y_axis.at(mark.y), mark.id, note))
+    for row, x, y in sorted(marks, key=lambda mark: ("out", "ranked", "winner").index(mark.row.kind)):
+        note = f"{clean_line(row.name)}: {y:.1f} points, {show(x)}"
+        parts.append(_mark(row.kind, x_axis.at(x), y_axis.at(y), row.id, note))
     parts += _labels(marks, x_axis, y_axis)
     parts.append(_axis_titles(x_label + (" (logarithmic)" if x_axis.log else ""), y_label))
-    said = "; ".join(f"{clean_line(mark.name, limit=60)} {mark.y:.1f} at {show(mark.x)}" for mark in marks[:20])
+    said = "; ".join(f"{clean_line(row.name, limit=60)} {y:.1f} at {show(x)}" for row, x, y in marks[:20])
     return _svg(chart_id, title, said or "no points", _HEIGHT, "".join(parts))
 
 
-def draw_rounds(rows: Sequence[Row], *, chart_id: str, title: str, show: Callable[[float], str]) -> str:
+def draw_rounds(rows: Sequence[CandidateRow], *, chart_id: str, title: str, show: Callable[[float], str]) -> str:
     """Each round's time as a dot, the median as a bar, its interval as a line."""
     shown = rows[:_MAX_ROWS]
     left = _LEFT + 78.0
     height = 20 + _ROW_HEIGHT * len(shown) + _BOTTOM
-    values = [value for row in shown for value in (*row.values, row.low or 0, row.high or 0)]
+    values = [value for row in shown for value in (*row.times, *(row.interval or ()))]
     axis = make_axis(values, start=left, end=_WIDTH - _RIGHT)
     parts = [_columns(axis, show, top=10.0, bottom=height - _BOTTOM)]
     for number, row in enumerate(shown):
@@ -126,23 +111,24 @@ def draw_rounds(rows: Sequence[Row], *, chart_id: str, title: str, show: Callabl
     label = "time of the run" + (" (logarithmic)" if axis.log else "")
     parts.append(_text("axis", (left + _WIDTH) / 2, height - 8, label))
     said = "; ".join(
-        f"{clean_line(row.name, limit=60)}: median {show(row.median)} of {len(row.values)} rounds"
-        for row in shown[:20] if row.median is not None
+        f"{clean_line(row.name, limit=60)}: median {show(row.median_seconds)} of {len(row.times)} rounds"
+        for row in shown[:20] if row.median_seconds is not None
     )  # fmt: skip
     return _svg(chart_id, title, said or "no times", height, "".join(parts))
 
 
-def _round_row(row: Row, y: float, axis: Axis, left: float, show: Callable[[float], str]) -> str:
+def _round_row(row: CandidateRow, y: float, axis: Axis, left: float, show: Callable[[float], str]) -> str:
     parts = [_text("label", left - 12, y + 4, clean_line(row.name, limit=19), anchor="end")]
-    if row.low is not None and row.high is not None:
-        parts.append(_line(f"interval {row.kind}", axis.at(row.low), axis.at(row.high), y, y))
-    for number, value in enumerate(row.values, start=1):
+    if row.interval is not None:
+        low, high = row.interval
+        parts.append(_line(f"interval {row.kind}", axis.at(low), axis.at(high), y, y))
+    for number, value in enumerate(row.times, start=1):
         parts.append(
             f'<circle class="dot {row.kind}" cx="{axis.at(value):.1f}" cy="{y:.1f}" r="4">'
             f"<title>{escape(f'{clean_line(row.name)}, round {number}: {show(value)}')}</title></circle>"
         )
-    if row.median is not None:
-        x = axis.at(row.median)
+    if row.median_seconds is not None:
+        x = axis.at(row.median_seconds)
         parts.append(_line(f"median {row.kind}", x, x, y - 9, y + 9))
     return f'<g data-candidate="{escape(row.id)}">{"".join(parts)}</g>'
 
@@ -197,7 +183,7 @@ def _labels(marks: Sequence[Mark], x_axis: Axis, y_axis: Axis) -> list[str]:
     for mark, (x, y) in zip(marks, places, strict=True):
         if len(parts) == _MAX_LABELS:
             break
-        name = clean_line(mark.name, limit=22)
+        name = clean_line(mark.row.name, limit=22)
         width = len(name) * _LETTER
         for anchor, left, base in (
             ("start", x + 11, y + 4), ("end", x - 11 - width, y + 4), ("middle", x - width / 2, y - 11),

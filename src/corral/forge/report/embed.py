@@ -5,15 +5,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corral.forge.outcome import ArtifactFile, Attempt
 from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.artifact import show_file
 from corral.forge.pages.text import clean, clean_line, cut_middle
-
-if TYPE_CHECKING:
-    from corral.forge.runfolder import Run
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -34,7 +31,7 @@ class Embedded:
     left_out: int
 
 
-def embed_artifacts(run: Run, overview: Overview) -> Embedded:
+def embed_artifacts(overview: Overview) -> Embedded:
     """First the requested artifact of every candidate, the best first; then other files, while there is room."""
     wanted = str(overview.settings.get("output", ""))
     order = sorted(
@@ -46,7 +43,7 @@ def embed_artifacts(run: Run, overview: Overview) -> Embedded:
     files: list[dict[str, Any]] = []
     for row, attempt, file in order[:_FILES]:
         shown = show_file(
-            run.artifacts(row.id, attempt.round), file.path,
+            overview.run.artifacts(row.id, attempt.round), file.path,
             text_bytes=min(text_bytes, room), image_bytes=min(_IMAGE_BYTES, room * 3 // 4),
         )  # fmt: skip
         found = _describe(row, attempt, file) | {"kind": shown.kind, "text": shown.text, "note": shown.note}

@@ -17,8 +17,8 @@ def write_banner(overview: Overview) -> str:
         names = " and ".join(name(row.name) for row in winners)
         points = "" if winners[0].total is None else f" with {winners[0].total:.1f} points"
         return _banner("tie", "Tie", names, f"{len(winners)} candidates share the first place{points}")
-    if overview.state != "finished" and not any(row.standing for row in overview.rows):
-        word = "was interrupted" if overview.state == "interrupted" else "has not ended"
+    if overview.run.state != "finished" and not overview.run.standings:
+        word = "was interrupted" if overview.run.state == "interrupted" else "has not ended"
         return _banner(
             "open", "No result yet", f"The run {word}", "No candidate was judged. The results so far are below."
         )
@@ -46,13 +46,10 @@ def _why_won(overview: Overview, row: CandidateRow) -> str:
 def write_leaderboard(overview: Overview) -> str:
     """The table of all candidates."""
     heads = [
-        '<th scope="col" class="rank">Rank</th><th scope="col" class="who">Candidate</th>',
-        '<th scope="col" class="number">Total</th>',
-        *(_score_head(overview, score) for score in overview.score_names),
-        '<th scope="col">Gates</th>',
-        '<th scope="col" class="number">Time</th><th scope="col" class="number">CPU</th>',
-        '<th scope="col" class="number">Memory</th><th scope="col">Outcome</th>',
-    ]
+        ("Rank", "rank"), ("Candidate", "who"), ("Total", "number"),
+        *((_score_head(overview, score), "number") for score in overview.score_names),
+        ("Gates", ""), ("Time", "number"), ("CPU", "number"), ("Memory", "number"), ("Outcome", ""),
+    ]  # fmt: skip
     rows = "".join(_write_row(overview, row) for row in overview.rows)
     interval = (
         "; below it the interval of the median over the rounds (95 %, where there are six or more)"
@@ -60,14 +57,14 @@ def write_leaderboard(overview: Overview) -> str:
         else ""
     )
     remark = f"Time is that of the run alone{interval}. CPU and memory are the kernel’s counts."
-    board = table("Leaderboard", "".join(heads), rows, more=' class="board" id="leaderboard"')
+    board = table("Leaderboard", heads, rows, more=' class="board" id="leaderboard"')
     return f'{board}<p class="remark">{remark}</p>'
 
 
 def _score_head(overview: Overview, score: str) -> str:
     weight = overview.weights.get(score)
     part = f'<span class="weight">{weight * 100:.0f} %</span>' if weight is not None else ""
-    return f'<th scope="col" class="number">{name(score, limit=30)}{part}</th>'
+    return f"{name(score, limit=30)}{part}"
 
 
 def _write_row(overview: Overview, row: CandidateRow) -> str:
@@ -76,7 +73,7 @@ def _write_row(overview: Overview, row: CandidateRow) -> str:
         f'<th scope="row" class="who"><a href="#candidate-{escape(row.id)}">{name(row.name)}</a>{_sub(row)}</th>',
         f'<td class="number total">{_points(row.total, row.kind)}</td>',
     ]
-    scores = {} if row.standing is None else row.standing.scores
+    scores = row.standing.scores
     cells += [
         f'<td class="number">{_points(scores[key].points if key in scores else None, "score")}</td>'
         for key in overview.score_names
@@ -92,7 +89,7 @@ def _write_row(overview: Overview, row: CandidateRow) -> str:
 
 
 def _sub(row: CandidateRow) -> str:
-    gates = () if row.standing is None else row.standing.gates
+    gates = row.standing.gates
     # Reasons of failed gates are in the column of the gates.
     text = row.description if any(not gate.passed and gate.reason for gate in gates) else row.reason or row.description
     return f'<span class="sub" dir="auto">{line(text, limit=160)}</span>' if text else ""
@@ -103,7 +100,7 @@ def _points(points: float | None, kind: str) -> str:
 
 
 def _gates(row: CandidateRow) -> str:
-    gates = () if row.standing is None else row.standing.gates
+    gates = row.standing.gates
     if not gates:
         return "–"
     failed = [gate for gate in gates if not gate.passed]

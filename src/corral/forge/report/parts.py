@@ -36,11 +36,15 @@ def bar(share: float, *, kind: str = "") -> str:
     )
 
 
-def table(label: str, heads: str, rows: str, *, more: str = "") -> str:
-    """A table that scrolls by itself on a narrow page. `heads` and `rows` are HTML; `more` are attributes."""
+def table(label: str, heads: Iterable[tuple[str, str]], rows: str, *, more: str = "") -> str:
+    """A table that scrolls by itself on a narrow page.
+
+    `heads` are the head of each column and its class; heads and `rows` are HTML, `more` are attributes.
+    """
+    cells = "".join(f'<th scope="col" class="{kind}">{head}</th>' for head, kind in heads)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table{more}>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<thead><tr>{cells}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 

@@ -27,11 +27,11 @@ def make_command(overview: Overview) -> str:
     else:
         words.append("CONTEST")
         remarks.append("some candidates can't be named on a command line: CONTEST is the contest.toml that lists them")
-    if overview.objective:
-        words += ["--objective", overview.objective]
-    words += _settings(overview.settings, overview.definition.get("jobs"))
+    if overview.run.objective:
+        words += ["--objective", overview.run.objective]
+    words += _settings(overview.settings, overview.run.definition.get("jobs"))
     remarks.append("the judge is described below; name a custom one with --judge FILE.py:NAME")
-    again = f"corral forge replay {shlex.quote(clean_line(overview.run))}"
+    again = f"corral forge replay {shlex.quote(clean_line(overview.run.run_id))}"
     said = [f"# {remark}" for remark in remarks]
     return "\n".join([_shell(words), *said, "", "# replay this run:", again])
 

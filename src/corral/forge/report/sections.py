@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
 from corral.forge.outcome import ArtifactFile, Attempt, Refused
 from corral.forge.overview import CandidateRow, Overview
 from corral.forge.pages.text import escape, show_seconds, show_size
-from corral.forge.report.charts import Mark, Row, draw_rounds, draw_scatter
+from corral.forge.report.charts import Mark, draw_rounds, draw_scatter
 from corral.forge.report.embed import Embedded
 from corral.forge.report.leaderboard import chip
 from corral.forge.report.parts import bar, block, facts, flatten, line, name, table
@@ -20,24 +20,24 @@ _MAX_DETAILS = 40
 
 def write_header(overview: Overview) -> str:
     """The objective, the time and the settings."""
-    versions = overview.definition.get("versions")
+    versions = overview.run.definition.get("versions")
     versions = versions if isinstance(versions, Mapping) else {}
-    settings = overview.settings
+    settings, started = overview.settings, str(overview.run.definition.get("started", ""))
     pairs = [
-        ("Run", f"<code>{line(overview.run)}</code>"),
-        ("Started", f'<time datetime="{line(overview.started)}">{line(_moment(overview.started))}</time>'),
+        ("Run", f"<code>{line(overview.run.run_id)}</code>"),
+        ("Started", f'<time datetime="{line(started)}">{line(_moment(started))}</time>'),
         ("Took", show_seconds(overview.seconds)),
-        ("State", line(overview.state)),
+        ("State", line(overview.run.state)),
         ("Candidates", str(len(overview.rows))),
         ("Rounds", line(settings.get("repeat", 1))),
-        ("Jobs", line(overview.definition.get("jobs", "–"))),
+        ("Jobs", line(overview.run.definition.get("jobs", "–"))),
         ("Seed", f"<code>{line(settings.get('seed', 0))}</code>"),
         ("Backend", line(versions.get("backend") or settings.get("backend", "–"))),
         ("Corral", line(versions.get("corral", "–"))),
         ("Python", line(versions.get("python", "–"))),
         ("Kernel", line(versions.get("kernel", "–"))),
     ]
-    return f'<p class="objective" dir="auto">{block(overview.objective)}</p>{facts(pairs)}'
+    return f'<p class="objective" dir="auto">{block(overview.run.objective)}</p>{facts(pairs)}'
 
 
 def _moment(text: str) -> str:
@@ -50,19 +50,19 @@ def _moment(text: str) -> str:
 
 def write_charts(overview: Overview) -> str:
     """Score against time and against memory, and each round's time; no chart without points."""
-    times = [_mark(row, row.median_seconds) for row in overview.rows]
-    memories = [_mark(row, row.peak_memory_bytes) for row in overview.rows]
+    times = _list_marks(overview, lambda row: row.median_seconds)
+    memories = _list_marks(overview, lambda row: row.peak_memory_bytes)
     charts = []
-    for chart_id, title, found, label, show, binary in (
+    for chart_id, title, marks, label, show, binary in (
         ("chart-time", "Score against time", times, "time of the run", show_seconds, False),
         ("chart-memory", "Score against memory", memories, "peak memory", show_size, True),
     ):
-        if marks := [mark for mark in found if mark is not None]:
+        if marks:
             points = draw_scatter(
                 marks, chart_id=chart_id, title=title, x_label=label, y_label="total score", show=show, binary=binary
             )
             charts.append(f"<figure><figcaption>{title}</figcaption>{points}</figure>")
-    rows = [strip for row in overview.rows if (strip := _round_row(row)) is not None] if overview.repeated else []
+    rows = [row for row in overview.rows if row.times] if overview.repeated else []
     if rows:
         strips = draw_rounds(rows, chart_id="chart-rounds", title="Times by round", show=show_seconds)
         charts.append(f'<figure class="rounds"><figcaption>Times by round</figcaption>{strips}</figure>')
@@ -75,18 +75,13 @@ def write_charts(overview: Overview) -> str:
     return f'<div class="charts">{"".join(charts)}</div>{legend}'
 
 
-def _mark(row: CandidateRow, cost: float | None) -> Mark | None:
-    if row.total is None or cost is None:
-        return None
-    return Mark(id=row.id, name=row.name, kind=row.kind, x=float(cost), y=row.total)
-
-
-def _round_row(row: CandidateRow) -> Row | None:
-    values = tuple(attempt.seconds for attempt in row.attempts if attempt.finished and attempt.seconds is not None)
-    if not values:
-        return None
-    low, high = row.interval or (None, None)
-    return Row(id=row.id, name=row.name, kind=row.kind, values=values, median=row.median_seconds, low=low, high=high)
+def _list_marks(overview: Overview, cost_of: Callable[[CandidateRow], float | None]) -> list[Mark]:
+    """The candidates that have both a total and a cost."""
+    return [
+        Mark(row, cost, row.total)
+        for row in overview.rows
+        if row.total is not None and (cost := cost_of(row)) is not None
+    ]
 
 
 def write_candidates(overview: Overview) -> str:
@@ -113,8 +108,6 @@ def _candidate(row: CandidateRow) -> str:
 
 
 def _verdicts(row: CandidateRow) -> str:
-    if row.standing is None:
-        return ""
     gates = "".join(
         f'<li class="{"passed" if gate.passed else "failed"}">{"✓" if gate.passed else "✗"} {name(gate.gate)}'
         f'<span class="sub" dir="auto">{line(gate.reason)}</span></li>'
@@ -149,13 +142,10 @@ def _attempts(row: CandidateRow) -> str:
         f"<td>{line(', '.join(f'{key} {show_seconds(value)}' for key, value in attempt.phases.items()))}</td></tr>"
         for attempt in row.attempts
     )
-    heads = "".join(
-        f'<th scope="col"{" class=number" if number else ""}>{head}</th>'
-        for head, number in (
-            ("Round", True), ("Outcome", False), ("Exit code", True), ("Time", True), ("CPU", True), ("Memory", True),
-            ("Retries", True), ("Phases", False),
-        )
-    )  # fmt: skip
+    heads = [
+        ("Round", "number"), ("Outcome", ""), ("Exit code", "number"), ("Time", "number"), ("CPU", "number"),
+        ("Memory", "number"), ("Retries", "number"), ("Phases", ""),
+    ]  # fmt: skip
     return "<h4>Attempts</h4>" + table("Attempts", heads, rows)
 
 
@@ -195,10 +185,7 @@ def write_manifest(overview: Overview, embedded: Embedded) -> str:
         more += (
             f'<p class="remark">{embedded.left_out} files are not in this page; they are in the folder of the run.</p>'
         )
-    heads = (
-        '<th scope="col">Candidate</th><th scope="col">File</th><th scope="col" class="number">Size</th>'
-        '<th scope="col">SHA-256</th>'
-    )
+    heads = [("Candidate", ""), ("File", ""), ("Size", "number"), ("SHA-256", "")]
     return table("Manifest", heads, rows, more=' class="manifest"') + more
 
 
@@ -213,7 +200,7 @@ def _manifest_row(row: CandidateRow, attempt: Attempt, file: ArtifactFile | Refu
 
 def write_repeat(overview: Overview, command: str) -> str:
     """How to repeat the run, and its settings."""
-    judge = overview.definition.get("judge")
+    judge = overview.run.definition.get("judge")
     return (
         f'<pre class="command" tabindex="0">{block(command)}</pre>'
         f"<h4>Settings</h4>{facts((key, line(value)) for key, value in flatten(overview.settings))}"

@@ -69,7 +69,7 @@ def write_report(run: Run, target: Path, *, command: str | None = None) -> Path:
 def render_report(run: Run, *, command: str | None = None) -> str:
     """The page as text."""
     overview = make_overview(run)
-    embedded = embed_artifacts(run, overview)
+    embedded = embed_artifacts(overview)
     style = read_asset(_SHARED, "page.css") + read_asset(_HERE, "report.css")
     script = read_asset(_HERE, "diff.js") + read_asset(_HERE, "report.js")
     policy = (
@@ -78,7 +78,7 @@ def render_report(run: Run, *, command: str | None = None) -> str:
     )
     return Template(read_asset(_HERE, "report.html")).substitute(
         policy=escape(policy),
-        title=escape(f"{clean_line(overview.objective, limit=60) or 'Contest'} · {clean_line(overview.run)}"),
+        title=escape(f"{clean_line(run.objective, limit=60) or 'Contest'} · {clean_line(run.run_id)}"),
         style=style,
         script=script,
         header=write_header(overview),
