@@ -13,7 +13,7 @@ import msgspec
 from corral.server.faults import bad_request
 from corral.server.store.rows import Sandbox
 from corral.server.wire.base import seconds_of
-from corral.server.wire.control import Filters, ListQuery, PageQuery
+from corral.server.wire.control import Filters, PageQuery, SandboxesQuery
 
 _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
     "id": lambda row: row.id,
@@ -40,7 +40,7 @@ class Cursor(msgspec.Struct, array_like=True):
     id: str
 
 
-def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], str | None]:
+def page_of(rows: Iterable[Sandbox], query: SandboxesQuery) -> tuple[list[Sandbox], str | None]:
     """The page that a query asks for, and the cursor of the next. Raises: Fault 400."""
     value_of = _ORDERS[query.sort]
     down = query.order == "desc"
@@ -69,7 +69,7 @@ def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sa
     return found[begin : begin + query.limit], len(found)
 
 
-def _read_cursor(query: ListQuery) -> tuple[Any, str]:
+def _read_cursor(query: SandboxesQuery) -> tuple[Any, str]:
     text = query.cursor or ""
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

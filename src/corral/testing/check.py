@@ -206,8 +206,9 @@ async def run_check(
     reason = find_reason(item, capabilities, cannot)
     if reason is not None:
         return Verdict(item.name, item.promise, item.title, "skipped", reason)
-    with _folder(scratch) as folder:
-        context = Context(backend, scratch=folder, powers=capabilities.powers, count=count, make=make)
+    place = tempfile.TemporaryDirectory(prefix="corral-check-") if scratch is None else contextlib.nullcontext(scratch)
+    with place as folder:
+        context = Context(backend, scratch=Path(folder), powers=capabilities.powers, count=count, make=make)
         detail = ""
         try:
             async with asyncio.timeout(item.hang_seconds):
@@ -226,15 +227,6 @@ def find_reason(item: Check, capabilities: Capabilities, cannot: Mapping[str, st
             return cannot[name]
     missing = sorted((item.needs & POWERS) - capabilities.powers)
     return f"capabilities() has no {', '.join(missing)}" if missing else None
-
-
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="corral-check-") as name:
-        yield Path(name)
 
 
 # Assertions and data for checks.

@@ -95,7 +95,7 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
     return _show(call, row)
 
 
-@TABLE.add("GET", "/sandbox", query=control.ListQuery)
+@TABLE.add("GET", "/sandbox", query=control.SandboxesQuery)
 async def list_sandboxes(call: ApiCall) -> control.ListSandboxesResponse | list[control.Sandbox]:
     """List the organisation's sandboxes, page by page; SDKs before 0.180 get all of them as a bare array."""
     mine = call.server.sandboxes.rows_of(call.organisation_id)
@@ -358,9 +358,9 @@ async def update_last_activity(call: ApiCall) -> None:
 
 
 @TABLE.add("GET", _ONE + "/toolbox-proxy-url")
-async def get_toolbox_proxy_url(call: ApiCall) -> control.ToolboxProxyUrl:
-    """The URL of the sandbox's toolbox."""
-    return control.ToolboxProxyUrl(url=_show(call, call.find_sandbox().row).toolbox_proxy_url)
+async def get_toolbox_proxy_url(call: ApiCall) -> control.Url:
+    """The base URL of the toolbox; clients append the sandbox's id."""
+    return control.Url(url=_show(call, call.find_sandbox().row).toolbox_proxy_url)
 
 
 @TABLE.add("GET", _ONE + "/ports/{port}/preview-url")
