@@ -18,7 +18,6 @@ from corral.server.creating import (
     image_of,
     make_row,
     make_spec,
-    refuse_contradictions,
     refuse_unsupported,
 )
 from corral.server.faults import bad_request, unsupported
@@ -77,7 +76,6 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
     if token and (known := await server.lifecycle.recall(token, organisation_id=organisation_id)) is not None:
         return _show(call, known.row)
     refuse_unsupported(wanted)
-    refuse_contradictions(wanted)
     image = image_of(wanted.build_info)
     if image is not None:
         snapshot = server.snapshots.find_image(image, organisation_id=organisation_id)
