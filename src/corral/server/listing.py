@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -101,9 +100,9 @@ def filter_rows(rows: Iterable[Sandbox], query: Filters) -> list[Sandbox]:
         ("cpu", query.min_cpu, query.max_cpu),
         ("memory", query.min_memory, query.max_memory),
         ("disk", query.min_disk, query.max_disk),
-        ("created_at", _seconds(query.created_at_after), _seconds(query.created_at_before)),
-        ("active_at", _seconds(query.last_event_after), _seconds(query.last_event_before)),
-        ("destroy_at", _seconds(query.auto_destroy_at_after), _seconds(query.auto_destroy_at_before)),
+        ("created_at", seconds_of(query.created_at_after), seconds_of(query.created_at_before)),
+        ("active_at", seconds_of(query.last_event_after), seconds_of(query.last_event_before)),
+        ("destroy_at", seconds_of(query.auto_destroy_at_after), seconds_of(query.auto_destroy_at_before)),
     )
 
     def fits(row: Sandbox) -> bool:
@@ -127,7 +126,3 @@ def _is_between(value: float | None, least: float | None, most: float | None) ->
     if value is None:
         return least is None and most is None
     return (least is None or value >= least) and (most is None or value <= most)
-
-
-def _seconds(moment: datetime | None) -> float | None:
-    return None if moment is None else seconds_of(moment)
