@@ -63,12 +63,10 @@ Sliced = Large | ManyItems | PlainText
 def slices(value: object, texts: Mapping[str, LongText] | None = None) -> Iterator[bytes]:
     """A value as JSON, in pieces that are cheap to make. The same bytes that the encoder would give."""
     if isinstance(value, LongText):
-        yield from _slices_of_text(value)
+        yield from _slices_of_text(_texts(value.pieces))
     elif isinstance(value, str) and len(value) > SLICE_BYTES // 4:
-        yield b'"'
-        for start in range(0, len(value), SLICE_BYTES // 4):
-            yield _encode(value[start : start + SLICE_BYTES // 4])[1:-1]
-        yield b'"'
+        starts = range(0, len(value), SLICE_BYTES // 4)
+        yield from _slices_of_text(value[start : start + SLICE_BYTES // 4] for start in starts)
     elif isinstance(value, msgspec.Struct):
         yield from _slices_of_pairs({**_fields(value), **(texts or {})})
     elif isinstance(value, dict):
@@ -100,9 +98,9 @@ def _slices_of_pairs(pairs: Mapping[str, object]) -> Iterator[bytes]:
     yield b"}"
 
 
-def _slices_of_text(text: LongText) -> Iterator[bytes]:
+def _slices_of_text(parts: Iterable[str]) -> Iterator[bytes]:
     yield b'"'
-    for part in _texts(text.pieces):
+    for part in parts:
         yield _encode(part)[1:-1]
     yield b'"'
 

@@ -28,7 +28,7 @@ MAX_LABELS, MAX_ENV = 100, 1000
 
 
 def refuse_unsupported(wanted: CreateSandbox) -> None:
-    """Raises: Fault 501 for features that this server does not support."""
+    """Raises: Fault 501 for features that this server does not support; 400 for options that contradict each other."""
     if wanted.volumes:
         raise unsupported("volumes")
     if wanted.secrets:
@@ -41,17 +41,13 @@ def refuse_unsupported(wanted: CreateSandbox) -> None:
         raise unsupported("KVM")
     if wanted.linked_sandbox:
         raise unsupported("linking sandboxes")
+    if wanted.auto_pause_interval and wanted.auto_stop_interval:
+        raise bad_request("at most one of autoStopInterval and autoPauseInterval can be other than 0")
 
 
 def digest_token(given: str | None) -> str | None:
     """A digest of the client's token for a request; None without one."""
     return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if given else None
-
-
-def refuse_contradictions(wanted: CreateSandbox) -> None:
-    """Raises: Fault 400."""
-    if wanted.auto_pause_interval and wanted.auto_stop_interval:
-        raise bad_request("at most one of autoStopInterval and autoPauseInterval can be other than 0")
 
 
 def image_of(build: CreateBuildInfo | None) -> str | None:

@@ -76,9 +76,14 @@ class Sweeper:
     async def glance(self) -> None:
         """Check that each sandbox that does not run still exists: it has no handle that would notice its end."""
         self._sandboxes.forget_deleted()
-        resting = {each.row.engine_id: each for each in self._sandboxes if each.row.state in _RESTING}
-        known = {engine_id for engine_id in resting if engine_id is not None}
-        missing = [resting[engine_id] for engine_id in await self._lifecycle.inventory.find_missing(known)]
+        resting = [each for each in self._sandboxes if each.row.state in _RESTING and each.row.engine_id is not None]
+        if not resting:
+            return
+        try:
+            known = await self._lifecycle.backend.glance()
+        except CapabilityError:
+            return  # it can't know without asking each of them
+        missing = [sandbox for sandbox in resting if sandbox.row.engine_id not in known]
         await self._look_at_all([sandbox for sandbox in missing if not sandbox.is_locked])
 
     async def look(self) -> None:

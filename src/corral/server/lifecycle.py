@@ -63,15 +63,6 @@ class Inventory:
             self._next = None  # later callers may ask about what happens from now on
             return await self._backend.list()
 
-    async def find_missing(self, engine_ids: set[str]) -> set[str]:
-        """Those that no longer exist, as far as the backend knows without asking them; empty if it can't know."""
-        if not engine_ids:
-            return set()
-        try:
-            return engine_ids - await self._backend.glance()
-        except CapabilityError:
-            return set()
-
 
 class Lifecycle:
     """Every change of a sandbox's state. One at a time for each sandbox, under its lock."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ import msgspec
 from corral.server.faults import bad_request
 from corral.server.store.rows import Sandbox
 from corral.server.wire.base import seconds_of
-from corral.server.wire.control import Filters, ListQuery, PageQuery
+from corral.server.wire.control import Filters, PageQuery, SandboxesQuery
 
 _ORDERS: dict[str, Callable[[Sandbox], Any]] = {
     "id": lambda row: row.id,
@@ -40,7 +39,7 @@ class Cursor(msgspec.Struct, array_like=True):
     id: str
 
 
-def page_of(rows: Iterable[Sandbox], query: ListQuery) -> tuple[list[Sandbox], str | None]:
+def page_of(rows: Iterable[Sandbox], query: SandboxesQuery) -> tuple[list[Sandbox], str | None]:
     """The page that a query asks for, and the cursor of the next. Raises: Fault 400."""
     value_of = _ORDERS[query.sort]
     down = query.order == "desc"
@@ -69,7 +68,7 @@ def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sa
     return found[begin : begin + query.limit], len(found)
 
 
-def _read_cursor(query: ListQuery) -> tuple[Any, str]:
+def _read_cursor(query: SandboxesQuery) -> tuple[Any, str]:
     text = query.cursor or ""
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -101,9 +100,9 @@ def filter_rows(rows: Iterable[Sandbox], query: Filters) -> list[Sandbox]:
         ("cpu", query.min_cpu, query.max_cpu),
         ("memory", query.min_memory, query.max_memory),
         ("disk", query.min_disk, query.max_disk),
-        ("created_at", _seconds(query.created_at_after), _seconds(query.created_at_before)),
-        ("active_at", _seconds(query.last_event_after), _seconds(query.last_event_before)),
-        ("destroy_at", _seconds(query.auto_destroy_at_after), _seconds(query.auto_destroy_at_before)),
+        ("created_at", seconds_of(query.created_at_after), seconds_of(query.created_at_before)),
+        ("active_at", seconds_of(query.last_event_after), seconds_of(query.last_event_before)),
+        ("destroy_at", seconds_of(query.auto_destroy_at_after), seconds_of(query.auto_destroy_at_before)),
     )
 
     def fits(row: Sandbox) -> bool:
@@ -127,7 +126,3 @@ def _is_between(value: float | None, least: float | None, most: float | None) ->
     if value is None:
         return least is None and most is None
     return (least is None or value >= least) and (most is None or value <= most)
-
-
-def _seconds(moment: datetime | None) -> float | None:
-    return None if moment is None else seconds_of(moment)

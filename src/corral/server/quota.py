@@ -6,12 +6,11 @@ can't both take the last of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from corral.server.creating import Resize
 from corral.server.faults import Fault
-from corral.server.store.rows import Sandbox, Snapshot
+from corral.server.store.rows import Sandbox
 
 if TYPE_CHECKING:
     from corral.server.app import Server
@@ -38,12 +37,17 @@ def check_quota(
     held = [(row, _largest(row)) for row in rows]
     running = [has for row, has in held if row.state in RUNNING]
     in_memory = [has for row, has in held if row.state in IN_MEMORY]
-    kept = _disk_of_snapshots(row for row in server.snapshots.all() if row.organisation_id == organisation_id)
+    # At most the disks of the sandboxes that they were made from; two names for the same snapshot count once.
+    snapshots = {
+        row.engine_id or row.id: row.disk
+        for row in server.snapshots.all()
+        if row.organisation_id == organisation_id and (row.engine_id is not None or row.intent == "create")
+    }
     for what, limit, wanted in (
         ("sandboxes", organisation.max_sandboxes, len(rows) + sandboxes),
         ("CPUs", organisation.max_cpu, sum(has[0] for has in running) + cpu),
         ("GiB of memory", organisation.max_memory_gib, sum(has[1] for has in in_memory) + memory),
-        ("GiB of disk", organisation.max_disk_gib, sum(has[2] for _, has in held) + kept + disk),
+        ("GiB of disk", organisation.max_disk_gib, sum(has[2] for _, has in held) + sum(snapshots.values()) + disk),
     ):
         if limit is not None and wanted > limit:
             raise Fault(
@@ -57,9 +61,3 @@ def _largest(row: Sandbox) -> tuple[int, int, int]:
     if resize is None:
         return row.cpu, row.memory, row.disk
     return max(row.cpu, resize.cpu or 0), max(row.memory, resize.memory or 0), max(row.disk, resize.disk or 0)
-
-
-def _disk_of_snapshots(rows: Iterable[Snapshot]) -> int:
-    """At most the disks of the sandboxes they were made from; two names for the same snapshot count once."""
-    own = {row.engine_id or row.id: row.disk for row in rows if row.engine_id is not None or row.intent == "create"}
-    return sum(own.values())

@@ -50,19 +50,15 @@ async def reconcile_one(lifecycle: Lifecycle, sandbox: LivingSandbox, state: str
     if state is None:
         row.error_reason = row.error_reason or _LOST
     elif (resize := Resize.from_intent(row.intent)) is not None:
-        await _resize_again(lifecycle, sandbox, resize)
+        try:
+            await lifecycle.resize_at_backend(sandbox, resize)
+        except CorralError as error:
+            log.event("interrupted resize failed again", level=30, error=error, sandbox=row.id)
     if row.intent == INTENT and state == "stopped":
         await wake(lifecycle, sandbox)
         return row.state
     await lifecycle.settle(sandbox, state)
     return row.state
-
-
-async def _resize_again(lifecycle: Lifecycle, sandbox: LivingSandbox, resize: Resize) -> None:
-    try:
-        await lifecycle.resize_at_backend(sandbox, resize)
-    except CorralError as error:
-        log.event("interrupted resize failed again", level=30, error=error, sandbox=sandbox.id)
 
 
 async def _end_snapshot(lifecycle: Lifecycle, snapshot: Snapshot) -> None:

@@ -40,7 +40,7 @@ Need = Literal[
 ]
 """What a check needs from a backend beyond the contract; a fake may list it as unsupported."""
 NEEDS: frozenset[str] = frozenset(get_args(Need))
-REAL = frozenset({"shell", "processes"})
+REAL = "shell processes"
 """The needs of most checks that run real programs."""
 POWERS = frozenset(
     ("detach", "pty", "views", "users", "watch", "ephemeral", "snapshot", "fork", "stop", "pause", "resize")
@@ -142,18 +142,26 @@ class Check:
 _registry: dict[str, Check] = {}
 
 
-def check(
-    *, promise: str, title: str, needs: frozenset[str] = frozenset(), raises: tuple[str, ...] = ()
-) -> Callable[[Body], Body]:
-    """Register a function as a check. `promise` is a rule's number, or the method whose docstring it tests."""
+def check(promise: str, title: str, *, needs: str = "", raises: str = "") -> Callable[[Body], Body]:
+    """Register a function as a check.
+
+    Args:
+        promise: A rule's number, or the method whose docstring it tests.
+        title: The promise in one sentence.
+        needs: What it needs from a backend (`Need` and `POWERS`), separated by spaces.
+        raises: The `Raises:` lines of the contract that it tests, separated by spaces: `ErrorClass` for a line of that
+            method, `method:ErrorClass` for that of another one.
+    """
+    needed = frozenset(needs.split())
+    lines = tuple(line if ":" in line else f"{promise}:{line}" for line in raises.split())
 
     def register(body: Body) -> Body:
         name = getattr(body, "__name__", "?")
         if name in _registry:
             raise ValueError(f"two checks are named {name!r}")
-        if unknown := needs - NEEDS - POWERS:
+        if unknown := needed - NEEDS - POWERS:
             raise ValueError(f"{name} has unknown needs: {sorted(unknown)}")
-        _registry[name] = Check(name, promise, title, body, needs, raises)
+        _registry[name] = Check(name, promise, title, body, needed, lines)
         return body
 
     return register
@@ -198,8 +206,9 @@ async def run_check(
     reason = find_reason(item, capabilities, cannot)
     if reason is not None:
         return Verdict(item.name, item.promise, item.title, "skipped", reason)
-    with _folder(scratch) as folder:
-        context = Context(backend, scratch=folder, powers=capabilities.powers, count=count, make=make)
+    place = tempfile.TemporaryDirectory(prefix="corral-check-") if scratch is None else contextlib.nullcontext(scratch)
+    with place as folder:
+        context = Context(backend, scratch=Path(folder), powers=capabilities.powers, count=count, make=make)
         detail = ""
         try:
             async with asyncio.timeout(item.hang_seconds):
@@ -218,15 +227,6 @@ def find_reason(item: Check, capabilities: Capabilities, cannot: Mapping[str, st
             return cannot[name]
     missing = sorted((item.needs & POWERS) - capabilities.powers)
     return f"capabilities() has no {', '.join(missing)}" if missing else None
-
-
-@contextlib.contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="corral-check-") as name:
-        yield Path(name)
 
 
 # Assertions and data for checks.

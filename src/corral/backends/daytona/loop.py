@@ -9,13 +9,7 @@ from __future__ import annotations
 from corral.concurrency.portal import PerProcess, Portal
 
 _thread = PerProcess(lambda: Portal("corral-daytona", workers=2))
-
-
-def get_loop() -> Portal:
-    """The portal of this process."""
-    return _thread.get()
-
-
-def find_loop() -> Portal | None:
-    """The same; None if it was never used."""
-    return _thread.find()
+get_loop = _thread.get
+"""The portal of this process."""
+find_loop = _thread.find
+"""The same; None if it was never used."""

@@ -134,10 +134,6 @@ class Remote:
             raise error from refusal
         return channel
 
-    async def close_channel(self) -> None:
-        """Close the channel; its programs keep running."""
-        await get_loop().finish(self.channels.let_go())
-
     # Its end.
 
     def end(self) -> concurrent.futures.Future[None]:

@@ -213,7 +213,7 @@ class DaytonaSandbox(SandboxPrimitives):
         if not self.is_of_this_process:
             return asyncio.sleep(0)  # in a forked child it belongs to the parent
         if not self._owned:
-            return self._remote.close_channel()
+            return get_loop().finish(self._remote.channels.let_go())  # its programs keep running
         ending = self._remote.end()
         self._end_processes()
         return self._await_end(ending)

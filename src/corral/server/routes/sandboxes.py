@@ -18,7 +18,6 @@ from corral.server.creating import (
     image_of,
     make_row,
     make_spec,
-    refuse_contradictions,
     refuse_unsupported,
 )
 from corral.server.faults import bad_request, unsupported
@@ -77,7 +76,6 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
     if token and (known := await server.lifecycle.recall(token, organisation_id=organisation_id)) is not None:
         return _show(call, known.row)
     refuse_unsupported(wanted)
-    refuse_contradictions(wanted)
     image = image_of(wanted.build_info)
     if image is not None:
         snapshot = server.snapshots.find_image(image, organisation_id=organisation_id)
@@ -95,7 +93,7 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
     return _show(call, row)
 
 
-@TABLE.add("GET", "/sandbox", query=control.ListQuery)
+@TABLE.add("GET", "/sandbox", query=control.SandboxesQuery)
 async def list_sandboxes(call: ApiCall) -> control.ListSandboxesResponse | list[control.Sandbox]:
     """List the organisation's sandboxes, page by page; SDKs before 0.180 get all of them as a bare array."""
     mine = call.server.sandboxes.rows_of(call.organisation_id)
@@ -358,9 +356,9 @@ async def update_last_activity(call: ApiCall) -> None:
 
 
 @TABLE.add("GET", _ONE + "/toolbox-proxy-url")
-async def get_toolbox_proxy_url(call: ApiCall) -> control.ToolboxProxyUrl:
-    """The URL of the sandbox's toolbox."""
-    return control.ToolboxProxyUrl(url=_show(call, call.find_sandbox().row).toolbox_proxy_url)
+async def get_toolbox_proxy_url(call: ApiCall) -> control.Url:
+    """The base URL of the toolbox; clients append the sandbox's id."""
+    return control.Url(url=_show(call, call.find_sandbox().row).toolbox_proxy_url)
 
 
 @TABLE.add("GET", _ONE + "/ports/{port}/preview-url")

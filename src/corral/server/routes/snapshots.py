@@ -61,13 +61,7 @@ async def create_snapshot(call: ApiCall) -> control.SnapshotDto:
     if wanted.gpu:
         raise unsupported("GPUs")
     check_snapshot_name(wanted.name)
-    source = snapshots.look_up(image, organisation_id=call.organisation_id)
-    if source is None:
-        raise Fault(
-            422,
-            f"there is no snapshot {image[:200]!r}, and this server does not pull or build images: give the name of an "
-            f"existing snapshot as the image, such as {BASE!r}",
-        )
+    source = snapshots.find_image(image, organisation_id=call.organisation_id)
     if source.state in ("snapshotting", "removing"):
         raise bad_request(f"the snapshot {source.name!r} is {source.state}, not active")
     row = Snapshot(

@@ -49,9 +49,8 @@ async def get_sandbox_metrics(call: ApiCall) -> control.MetricsResponse:
 
 def _is_about_now(query: control.MetricsQuery) -> bool:
     now = time.time()
-    begins_later = query.since is not None and seconds_of(query.since) > now + _CLOCKS_SECONDS
-    ended_before = query.until is not None and seconds_of(query.until) < now - _CLOCKS_SECONDS
-    return not (begins_later or ended_before)
+    since, until = seconds_of(query.since), seconds_of(query.until)
+    return (since is None or since <= now + _CLOCKS_SECONDS) and (until is None or until >= now - _CLOCKS_SECONDS)
 
 
 async def measure(box: AsyncSandbox, *, cpus: float) -> tuple[SandboxUsage, float | None]:

@@ -16,6 +16,8 @@ class Query(msgspec.Struct, kw_only=True, rename="camel"):
     """The query of a request. A list takes a key that is given more than once."""
 
 
-def seconds_of(moment: datetime) -> float:
+def seconds_of(moment: datetime | None) -> float | None:
     """A time of a query as a Unix time; without a zone it is in UTC."""
+    if moment is None:
+        return None
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()

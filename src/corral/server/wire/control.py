@@ -163,12 +163,6 @@ class UpdateLastActivity(Model, kw_only=True):
     activity_type: ShortText | None = None
 
 
-class ToolboxProxyUrl(Model, kw_only=True):
-    """The base URL of the toolbox; clients append the sandbox's id."""
-
-    url: str
-
-
 class PortPreviewUrl(Model, kw_only=True):
     """The URL of a port of the sandbox; clients append a path."""
 
@@ -324,7 +318,7 @@ class Filters(Query, kw_only=True):
     auto_destroy_at_before: datetime | None = None
 
 
-class ListQuery(Filters, kw_only=True):
+class SandboxesQuery(Filters, kw_only=True):
     """A list of sandboxes by cursor."""
 
     cursor: str | None = None

@@ -49,11 +49,9 @@ class Artifacts(Model):
     charts: list[dict[str, Any]]
 
 
-class CodeRunResponse(Model):
+class CodeRunResponse(ExecuteResponse):
     """The exit code of a snippet, its output and its charts."""
 
-    exit_code: int
-    result: str
     artifacts: Artifacts | None = None
 
 

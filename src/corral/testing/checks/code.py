@@ -20,7 +20,7 @@ from corral.languages import find_language, language_names
 from corral.sessions.interpreter.events import RunEvent
 from corral.testing.check import check, equal, pieces, raises, true, until
 
-PYTHON = frozenset({"python", "processes"})
+PYTHON = "python processes"
 HELLO = {
     "python": "print('hello', 6 * 7)",
     "bash": 'x=(6 7); [[ a == a ]] && echo "hello $((x[0] * x[1]))"',
@@ -30,8 +30,7 @@ HELLO = {
 }
 
 
-@check(promise="run_code", title="Every language runs, or says what to install", needs=frozenset({"processes"}),
-       raises=("run_code:BackendUnavailableError",))  # fmt: skip
+@check("run_code", "Every language runs, or says what to install", needs="processes", raises="BackendUnavailableError")
 async def every_language_runs_or_says_why(box: AsyncSandbox) -> None:
     for name in (name for name in language_names() if name in HELLO):
         try:
@@ -42,7 +41,7 @@ async def every_language_runs_or_says_why(box: AsyncSandbox) -> None:
         equal((result.stdout, result.exit_code, result.language), ("hello 42\n", 0, name), f"{name}: {result.stderr}")
 
 
-@check(promise="run_code", title="A snippet's language may be an alias; the result has the language's own name")
+@check("run_code", "A snippet's language may be an alias; the result has the language's own name")
 async def aliases_are_known(box: AsyncSandbox) -> None:
     for alias in ("sh", " SH ", "posix", "dash"):
         result = await box.run_code("echo hi", alias)
@@ -51,14 +50,14 @@ async def aliases_are_known(box: AsyncSandbox) -> None:
     equal(find_language("tsx").name, "typescript")
 
 
-@check(promise="run_code", title="Of a terminal transcript, the commands are run")
+@check("run_code", "Of a terminal transcript, the commands are run")
 async def transcript_is_run(box: AsyncSandbox) -> None:
     result = await box.run_code("$ echo one\none\n$ echo two\ntwo\n", "console")
     equal((result.stdout, result.exit_code), ("one\ntwo\n", 0), result.stderr)
 
 
-@check(promise="1", title="A snippet's failure is a result; check=True makes it an error",
-       raises=("run_code:ExitError", "run_code:ExecTimeoutError"))  # fmt: skip
+@check("1", "A snippet's failure is a result; check=True makes it an error",
+       raises="run_code:ExitError run_code:ExecTimeoutError")  # fmt: skip
 async def failing_snippet_is_a_result(box: AsyncSandbox) -> None:
     equal((await box.run_code("echo out; exit 7", "sh")).exit_code, 7)
     error = await raises(ExitError, box.run_code("echo out; exit 7", "sh", check=True))
@@ -66,7 +65,7 @@ async def failing_snippet_is_a_result(box: AsyncSandbox) -> None:
     await raises(ExecTimeoutError, box.run_code("sleep 1000", "sh", timeout=0.3, check=True))
 
 
-@check(promise="6", title="A snippet gets its arguments, cwd, env, input, timeout and listener")
+@check("6", "A snippet gets its arguments, cwd, env, input, timeout and listener")
 async def snippet_gets_what_a_program_gets(box: AsyncSandbox) -> None:
     await box.files.mkdir("sub")
     heard: list[bytes] = []
@@ -80,14 +79,14 @@ async def snippet_gets_what_a_program_gets(box: AsyncSandbox) -> None:
     equal((await box.run_code(b"echo bytes", "sh")).stdout, "bytes\n")
 
 
-@check(promise="run_code", title="A file inside is run where it is, and is kept")
+@check("run_code", "A file inside is run where it is, and is kept")
 async def file_is_run_from_its_place(box: AsyncSandbox) -> None:
     await box.files.write("sub/job.sh", "echo the file\n")
     equal((await box.run_code("echo the code\n", "sh", file="sub/job.sh")).stdout, "the file\n")
     equal(await box.files.read("sub/job.sh"), b"echo the file\n")
 
 
-@check(promise="run_code", title="A snippet leaves no file behind, however it ends")
+@check("run_code", "A snippet leaves no file behind, however it ends")
 async def snippet_leaves_no_file(box: AsyncSandbox) -> None:
     await box.run_code("true", "sh")
     with contextlib.suppress(BackendUnavailableError):  # it would need a file in this working folder, which takes none
@@ -98,14 +97,14 @@ async def snippet_leaves_no_file(box: AsyncSandbox) -> None:
         equal([file.path for file in await box.files.list(folder)], [], folder)
 
 
-@check(promise="5", title="A snippet of 5 MB runs", needs=PYTHON)
+@check("5", "A snippet of 5 MB runs", needs=PYTHON)
 async def snippet_of_megabytes_runs(box: AsyncSandbox) -> None:
     code = f"data = '{'x' * (5 << 20)}'\nprint(len(data))\n"
     result = await box.run_code(code)
     equal((result.stdout, result.exit_code), (f"{5 << 20}\n", 0), result.stderr[-300:])
 
 
-@check(promise="run_code", title="A traceback has the snippet's own lines and no frame of Corral", needs=PYTHON)
+@check("run_code", "A traceback has the snippet's own lines and no frame of Corral", needs=PYTHON)
 async def traceback_has_the_right_lines(box: AsyncSandbox) -> None:
     result = await box.run_code("def f():\n    return 1 / 0\n\nf()\n")
     equal(result.exit_code, 1)
@@ -116,28 +115,28 @@ async def traceback_has_the_right_lines(box: AsyncSandbox) -> None:
     true("line 2" in broken.stderr and "SyntaxError" in broken.stderr, broken.stderr)
 
 
-@check(promise="run_code", title="A Python snippet is a script: __main__, its arguments, its exit code", needs=PYTHON)
+@check("run_code", "A Python snippet is a script: __main__, its arguments, its exit code", needs=PYTHON)
 async def python_snippet_is_a_script(box: AsyncSandbox) -> None:
     code = "import sys\nprint(__name__, sys.argv[1:], sys.stdin.read())\nsys.exit(7)"
     result = await box.run_code(code, args=["a b", "--flag"], stdin="input")
     equal((result.stdout, result.exit_code), ("__main__ ['a b', '--flag'] input\n", 7), result.stderr)
 
 
-@check(promise="run_code", title="Every snippet is a new process, and files are kept", needs=PYTHON)
+@check("run_code", "Every snippet is a new process, and files are kept", needs=PYTHON)
 async def snippets_share_files_not_state(box: AsyncSandbox) -> None:
     await box.run_code("state = 1\nopen('state.txt', 'w').write('kept')")
     result = await box.run_code("print(open('state.txt').read(), 'state' in globals())")
     equal(result.stdout, "kept False\n", result.stderr)
 
 
-@check(promise="run_code", title="Imports are looked up in the cwd", needs=PYTHON)
+@check("run_code", "Imports are looked up in the cwd", needs=PYTHON)
 async def imports_come_from_the_cwd(box: AsyncSandbox) -> None:
     await box.files.write("lib/helper.py", "value = 'from the cwd'\n")
     result = await box.run_code("import helper\nprint(helper.value)", cwd="lib")
     equal(result.stdout, "from the cwd\n", result.stderr)
 
 
-@check(promise="run_code", title="A snippet that is not UTF-8, or has odd characters, arrives unchanged", needs=PYTHON)
+@check("run_code", "A snippet that is not UTF-8, or has odd characters, arrives unchanged", needs=PYTHON)
 async def snippet_arrives_byte_for_byte(box: AsyncSandbox) -> None:
     result = await box.run_code(b"# coding: latin-1\nprint(ascii('\xe9'))\n")
     equal(result.stdout, "'\\xe9'\n", result.stderr)
@@ -156,7 +155,7 @@ async def _read_until(events: AsyncIterator[RunEvent], text: str) -> None:
     raise AssertionError(f"{text!r} never came: {seen!r}")
 
 
-@check(promise="CanInterpret", title="Variables, functions and the working folder are kept between runs", needs=PYTHON)
+@check("CanInterpret", "Variables, functions and the working folder are kept between runs", needs=PYTHON)
 async def state_is_kept(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import os\nx = 40\ndef add(n): return x + n\nos.chdir('/tmp')")
     result = await box.interpreter.execute("print(os.getcwd())\nadd(2)")
@@ -168,7 +167,7 @@ async def state_is_kept(box: AsyncSandbox) -> None:
     )
 
 
-@check(promise="CanInterpret", title="Events arrive in the order in which they happened", needs=PYTHON)
+@check("CanInterpret", "Events arrive in the order in which they happened", needs=PYTHON)
 async def events_are_in_order(box: AsyncSandbox) -> None:
     code = "import os, sys\nprint('a')\nprint('b', file=sys.stderr)\nos.system('echo c')\ndisplay(1)\n2"
     events = [event async for event in box.interpreter.run(code)]
@@ -178,7 +177,7 @@ async def events_are_in_order(box: AsyncSandbox) -> None:
     equal([event async for event in box.interpreter.follow()], events, "the same when read again")
 
 
-@check(promise="1", title="An error of the code is reported with its own lines, and the state is kept", needs=PYTHON)
+@check("1", "An error of the code is reported with its own lines, and the state is kept", needs=PYTHON)
 async def error_of_the_code_is_told(box: AsyncSandbox) -> None:
     await box.interpreter.execute("def f():\n    raise ValueError('bad')")
     result = await box.interpreter.execute("x = 1\nf()")
@@ -190,8 +189,7 @@ async def error_of_the_code_is_told(box: AsyncSandbox) -> None:
     equal((await box.interpreter.execute("x")).text, "1", "and not the context")
 
 
-@check(promise="2", title="A timeout interrupts a run; if that is ignored, the process ends and the result says so",
-       needs=PYTHON)  # fmt: skip
+@check("2", "A timeout interrupts a run; if that is ignored, the process ends and the result says so", needs=PYTHON)
 async def run_out_of_time_is_ended(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import signal, time\nx = 1")
     result = await box.interpreter.execute("print('begun')\ntime.sleep(1000)", timeout=0.3)
@@ -203,15 +201,14 @@ async def run_out_of_time_is_ended(box: AsyncSandbox) -> None:
     equal((await box.interpreter.execute("'x' in globals()")).text, "False")
 
 
-@check(promise="7", title="If the process ends, the state is lost, and the result says so", needs=PYTHON)
+@check("7", "If the process ends, the state is lost, and the result says so", needs=PYTHON)
 async def lost_state_is_said(box: AsyncSandbox) -> None:
     result = await box.interpreter.execute("import os\nos._exit(3)")
     equal((result.status, result.fresh), ("died", True))
     equal((await box.interpreter.execute("'os' in globals()")).text, "False")
 
 
-@check(promise="2", title="A run that is cancelled is interrupted, and the next one does not wait for it",
-       needs=PYTHON)  # fmt: skip
+@check("2", "A run that is cancelled is interrupted, and the next one does not wait for it", needs=PYTHON)
 async def cancelled_run_is_interrupted(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import time\nx = 5")
     task = asyncio.ensure_future(box.interpreter.execute("open('begun', 'w').close()\ntime.sleep(1000)"))
@@ -221,8 +218,7 @@ async def cancelled_run_is_interrupted(box: AsyncSandbox) -> None:
     equal((await box.interpreter.execute("x")).text, "5")
 
 
-@check(promise="CanInterpret", title="Runs of one context take turns, and an interrupt ends the current one",
-       needs=PYTHON)  # fmt: skip
+@check("CanInterpret", "Runs of one context take turns, and an interrupt ends the current one", needs=PYTHON)
 async def runs_take_turns(box: AsyncSandbox) -> None:
     equal(await box.interpreter.interrupt(), False, "nothing runs")
     first = box.interpreter.run("import time\nprint('go')\ntime.sleep(1000)")
@@ -235,7 +231,7 @@ async def runs_take_turns(box: AsyncSandbox) -> None:
     equal((await second).text, "'second'")
 
 
-@check(promise="CanInterpret", title="Contexts are separate, can be restarted, and are gone when closed", needs=PYTHON)
+@check("CanInterpret", "Contexts are separate, can be restarted, and are gone when closed", needs=PYTHON)
 async def contexts_are_apart(box: AsyncSandbox) -> None:
     opened = await box.interpreter.open_context(cwd="/tmp")
     equal((opened.cwd, opened.language, opened.active), ("/tmp", "python", False))
@@ -248,7 +244,7 @@ async def contexts_are_apart(box: AsyncSandbox) -> None:
     equal([info.id for info in await box.interpreter.contexts()], ["default"])
 
 
-@check(promise="CanInterpret", title="Invalid languages, folders, timeouts and variables are refused", needs=PYTHON)
+@check("CanInterpret", "Invalid languages, folders, timeouts and variables are refused", needs=PYTHON)
 async def nonsense_is_refused(box: AsyncSandbox) -> None:
     await raises(UnknownLanguageError, box.interpreter.open_context(language="sh"))
     await raises(WorkdirError, box.interpreter.open_context(cwd="missing"))

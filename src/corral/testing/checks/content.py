@@ -26,7 +26,7 @@ from corral.spec import Resources
 from corral.testing.check import Context, check, equal, flat_memory, pieces, raises, repeat, true, write_tree
 
 
-@check(promise="files.read", title="The whole content is read back byte for byte, up to 8 MB")
+@check("files.read", "The whole content is read back byte for byte, up to 8 MB")
 async def content_comes_back(box: AsyncSandbox) -> None:
     data = os.urandom(8 << 20)
     equal(await box.files.write("random.bin", data), len(data))
@@ -37,7 +37,7 @@ async def content_comes_back(box: AsyncSandbox) -> None:
         equal(await box.files.read(PurePosixPath(box.spec.workdir) / "small.bin"), content)
 
 
-@check(promise="files.read_text", title="Text is decoded as requested; other bytes raise UnicodeDecodeError")
+@check("files.read_text", "Text is decoded as requested; other bytes raise UnicodeDecodeError")
 async def text_is_decoded(files: AsyncFiles) -> None:
     await files.write("text.txt", "grüße\n")
     equal(await files.read_text("text.txt"), "grüße\n")
@@ -48,9 +48,8 @@ async def text_is_decoded(files: AsyncFiles) -> None:
     await raises(SandboxFileTooLargeError, files.read_text("text.txt", max_bytes=3))
 
 
-@check(promise="files.read", title="Missing files, folders and unreadable files raise different classes",
-       raises=("files.read:SandboxFileNotFoundError", "files.read:SandboxIsFolderError",
-               "files:SandboxPermissionError"))  # fmt: skip
+@check("files.read", "Missing files, folders and unreadable files raise different classes",
+       raises="SandboxFileNotFoundError SandboxIsFolderError files:SandboxPermissionError")  # fmt: skip
 async def unreadable_is_told_apart(files: AsyncFiles, home: str) -> None:
     await write_tree(files, {"shut.txt": "x"}, links={"dangling": "missing"}, folders=["folder"])
     await files.chmod("shut.txt", 0)
@@ -65,8 +64,8 @@ async def unreadable_is_told_apart(files: AsyncFiles, home: str) -> None:
     await raises(SandboxPermissionError, files.read("folder/x"))
 
 
-@check(promise="4", title="More than max_bytes is an error, and is not read into memory",
-       raises=("files.read:SandboxFileTooLargeError",))  # fmt: skip
+@check("4", "More than max_bytes is an error, and is not read into memory",
+       raises="files.read:SandboxFileTooLargeError")  # fmt: skip
 async def too_large_is_refused(files: AsyncFiles) -> None:
     await files.write("ten.txt", b"x" * 10)
     equal(len(await files.read("ten.txt", max_bytes=10)), 10)
@@ -76,8 +75,8 @@ async def too_large_is_refused(files: AsyncFiles) -> None:
     equal(await files.read("empty.txt", max_bytes=0), b"")
 
 
-@check(promise="files.read_stream", title="A stream gives pieces of at most chunk_bytes; it may be closed early",
-       raises=("files.read_stream:SandboxFileNotFoundError",))  # fmt: skip
+@check("files.read_stream", "A stream gives pieces of at most chunk_bytes; it may be closed early",
+       raises="SandboxFileNotFoundError")  # fmt: skip
 async def stream_gives_pieces(files: AsyncFiles) -> None:
     await files.write("data.bin", bytes(range(100)))
     parts = [part async for part in files.read_stream("data.bin", chunk_bytes=30)]
@@ -91,7 +90,7 @@ async def stream_gives_pieces(files: AsyncFiles) -> None:
     equal([part async for part in files.read_stream("empty")], [])
 
 
-@check(promise="4", title="Streaming 64 MB in and out does not grow our own memory", needs=frozenset({"bounded"}))
+@check("4", "Streaming 64 MB in and out does not grow our own memory", needs="bounded")
 async def streams_are_bounded(files: AsyncFiles) -> None:
     piece = os.urandom(1 << 20)
     digest, wanted = hashlib.sha256(), hashlib.sha256()
@@ -104,8 +103,7 @@ async def streams_are_bounded(files: AsyncFiles) -> None:
     equal(digest.hexdigest(), wanted.hexdigest())
 
 
-@check(promise="files.stat", title="stat gives kind, size, mode, time, owner and a link's target",
-       raises=("files.stat:SandboxFileNotFoundError",))  # fmt: skip
+@check("files.stat", "stat gives kind, size, mode, time, owner and a link's target", raises="SandboxFileNotFoundError")
 async def stat_tells_what_is_there(files: AsyncFiles, home: str) -> None:
     await files.write("file.txt", "12345", mode=0o640)
     await files.mkdir("folder", mode=0o750)
@@ -121,15 +119,15 @@ async def stat_tells_what_is_there(files: AsyncFiles, home: str) -> None:
     await raises(SandboxFileNotFoundError, files.stat("missing"))
 
 
-@check(promise="files.exists", title="exists is false for missing paths and dangling links")
+@check("files.exists", "exists is false for missing paths and dangling links")
 async def exists_follows_links(files: AsyncFiles) -> None:
     await write_tree(files, {"file.txt": "x"}, links={"good": "file.txt", "dangling": "missing", "loop": "loop"})
     names = (".", "file.txt", "good", "dangling", "missing", "no/such", "file.txt/below", "loop")
     equal([await files.exists(name) for name in names], [True, True, True, False, False, False, False, False])
 
 
-@check(promise="files.list", title="A folder's entries are sorted by name, and links are not followed",
-       raises=("files.list:SandboxFileNotFoundError", "files.list:SandboxNotFolderError"))  # fmt: skip
+@check("files.list", "A folder's entries are sorted by name, and links are not followed",
+       raises="SandboxFileNotFoundError SandboxNotFolderError")  # fmt: skip
 async def list_is_sorted(files: AsyncFiles, home: str) -> None:
     names = ("b", "a", ".hidden", "Z", "ä")
     await write_tree(files, dict.fromkeys(names, "x"), links={"link": "/etc"}, folders=["folder/inner"])
@@ -150,7 +148,7 @@ async def names_in(box: AsyncSandbox, folder: str = ".") -> list[str]:
     return [file.name for file in await box.files.list(folder)]
 
 
-@check(promise="files.write", title="write takes bytes, text and streams, creates folders, and returns the size")
+@check("files.write", "write takes bytes, text and streams, creates folders, and returns the size")
 async def write_takes_every_content(box: AsyncSandbox) -> None:
     equal(await box.files.write("a/b/c.txt", "ü"), 2)
     equal(await box.files.write("a/b/bytes", b"123"), 3)
@@ -164,7 +162,7 @@ async def write_takes_every_content(box: AsyncSandbox) -> None:
     true(not await box.files.exists("bad"), "a refused write left a file")
 
 
-@check(promise="files.write", title="A new file is 0644; a file that is replaced keeps its mode; mode= sets it")
+@check("files.write", "A new file is 0644; a file that is replaced keeps its mode; mode= sets it")
 async def write_keeps_the_mode(files: AsyncFiles) -> None:
     await files.write("new", "x")
     equal((await files.stat("new")).mode, 0o644)
@@ -175,9 +173,8 @@ async def write_keeps_the_mode(files: AsyncFiles) -> None:
     equal((await files.stat("new")).mode, 0o600)
 
 
-@check(promise="files.write", title="append adds, exclusive refuses, parents=False creates no folder",
-       raises=("files.write:SandboxFileExistsError", "files.write:SandboxFileNotFoundError",
-               "files.write:SandboxNotFolderError"))  # fmt: skip
+@check("files.write", "append adds, exclusive refuses, parents=False creates no folder",
+       raises="SandboxFileExistsError SandboxFileNotFoundError SandboxNotFolderError")  # fmt: skip
 async def write_has_its_modes(box: AsyncSandbox) -> None:
     await box.files.write("log", "one\n", append=True)
     equal(await box.files.write("log", pieces(b"two\n"), append=True), 4)
@@ -191,7 +188,7 @@ async def write_has_its_modes(box: AsyncSandbox) -> None:
     equal(await names_in(box), ["fresh", "log"])
 
 
-@check(promise="8", title="Of many exclusive writers exactly one wins")
+@check("8", "Of many exclusive writers exactly one wins")
 async def exclusive_write_has_one_winner(files: AsyncFiles) -> None:
     work = (files.write("lock", str(number), exclusive=True) for number in range(12))
     outcomes = await asyncio.gather(*work, return_exceptions=True)
@@ -199,8 +196,7 @@ async def exclusive_write_has_one_winner(files: AsyncFiles) -> None:
     equal(sum(isinstance(outcome, SandboxFileExistsError) for outcome in outcomes), 11, "losers")
 
 
-@check(promise="files.write", title="Writing onto a folder, or below a file, is refused",
-       raises=("files.write:SandboxIsFolderError",))  # fmt: skip
+@check("files.write", "Writing onto a folder, or below a file, is refused", raises="SandboxIsFolderError")
 async def write_onto_a_folder_is_refused(box: AsyncSandbox) -> None:
     await box.files.mkdir("folder")
     await box.files.write("file", "x")
@@ -210,7 +206,7 @@ async def write_onto_a_folder_is_refused(box: AsyncSandbox) -> None:
     equal(await names_in(box), ["file", "folder"])
 
 
-@check(promise="files.write", title="Writing through a link changes its target and keeps the link")
+@check("files.write", "Writing through a link changes its target and keeps the link")
 async def write_follows_links(files: AsyncFiles) -> None:
     await write_tree(files, {"real/file": "old"}, links={"link": "real/file"})
     await files.write("link", "new")
@@ -221,7 +217,7 @@ async def write_follows_links(files: AsyncFiles) -> None:
     equal(await files.read("real/file"), b"edited")
 
 
-@check(promise="files.write", title="Readers see the old or the new content, never a mixture or an empty file")
+@check("files.write", "Readers see the old or the new content, never a mixture or an empty file")
 async def write_is_atomic(box: AsyncSandbox) -> None:
     contents = [letter * 300_000 for letter in (b"a", b"b")]
     await box.files.write("shared", contents[0])
@@ -248,7 +244,7 @@ async def write_is_atomic(box: AsyncSandbox) -> None:
     equal(await names_in(box), ["shared"])
 
 
-@check(promise="files.write", title="A stream that fails leaves the old content and no partial file")
+@check("files.write", "A stream that fails leaves the old content and no partial file")
 async def failed_stream_leaves_the_old_content(box: AsyncSandbox) -> None:
     await box.files.write("file", "old")
 
@@ -263,8 +259,7 @@ async def failed_stream_leaves_the_old_content(box: AsyncSandbox) -> None:
     equal(await names_in(box), ["file"])
 
 
-@check(promise="files", title="Changes that the user inside has no permission for are refused",
-       raises=("files:SandboxPermissionError",))  # fmt: skip
+@check("files", "Changes that the user inside has no permission for are refused", raises="SandboxPermissionError")
 async def write_needs_permission(box: AsyncSandbox) -> None:
     await box.files.write("shut/file", "x")
     await box.files.write("fixed", "x", mode=0o444)
@@ -278,8 +273,8 @@ async def write_needs_permission(box: AsyncSandbox) -> None:
     equal(await names_in(box, "shut"), ["file"])
 
 
-@check(promise="files", title="A full disk is SandboxNoSpaceError, keeps the old content, and later writes work",
-       needs=frozenset({"ephemeral"}), raises=("files:SandboxNoSpaceError",))  # fmt: skip
+@check("files", "A full disk is SandboxNoSpaceError, keeps the old content, and later writes work",
+       needs="ephemeral", raises="SandboxNoSpaceError")  # fmt: skip
 async def full_disk_is_told(context: Context) -> None:
     box = await context.open(ephemeral=True, resources=Resources(disk_bytes="8MiB"))
     await box.files.write("file", "old")
@@ -293,7 +288,7 @@ async def full_disk_is_told(context: Context) -> None:
 # Edits: carried out inside, by compare-and-swap, with all other bytes kept.
 
 
-@check(promise="files.edit", title="An edit changes the given text and no other byte, also with CRLF and Latin-1")
+@check("files.edit", "An edit changes the given text and no other byte, also with CRLF and Latin-1")
 async def edit_preserves_every_other_byte(files: AsyncFiles) -> None:
     content = b"\xef\xbb\xbfone\r\ntwo \xe9\r\n\0three\nno newline at the end"
     await files.write("file", content, mode=0o640)
@@ -308,8 +303,8 @@ async def edit_preserves_every_other_byte(files: AsyncFiles) -> None:
     true((await files.read("file")).endswith(b"\n at the end"), "text may be removed")
 
 
-@check(promise="files.edit", title="A text that is missing, or there more than once, is EditError with the count",
-       raises=("files.edit:EditError", "files.edit:SandboxFileNotFoundError"))  # fmt: skip
+@check("files.edit", "A text that is missing, or there more than once, is EditError with the count",
+       raises="EditError SandboxFileNotFoundError")  # fmt: skip
 async def edit_needs_exactly_one_place(files: AsyncFiles) -> None:
     await files.write("file", "a b a b a")
     for old, count in (("", 0), ("x", 0), ("a", 3)):
@@ -324,8 +319,7 @@ async def edit_needs_exactly_one_place(files: AsyncFiles) -> None:
     await raises((SandboxIsFolderError, SandboxFileKindError), files.edit("folder", "a", "b"))
 
 
-@check(promise="files.edit", title="expected_sha256 refuses an edit after another change",
-       raises=("files.edit:EditConflictError",))  # fmt: skip
+@check("files.edit", "expected_sha256 refuses an edit after another change", raises="EditConflictError")
 async def edit_compares_before_it_swaps(files: AsyncFiles) -> None:
     await files.write("file", "first second")
     known = hashlib.sha256(b"first second").hexdigest()
@@ -337,7 +331,7 @@ async def edit_compares_before_it_swaps(files: AsyncFiles) -> None:
     equal(await files.read("file"), b"1st 2nd")
 
 
-@check(promise="files.edit", title="Concurrent edits are all kept, or raise a conflict")
+@check("files.edit", "Concurrent edits are all kept, or raise a conflict")
 async def edits_at_the_same_time_are_not_lost(files: AsyncFiles) -> None:
     words = [f"<{number}>" for number in range(12)]
     await files.write("file", " ".join(words))

@@ -12,27 +12,27 @@ from corral.spec import HOME
 from corral.testing.check import REAL, Context, check, equal, flat_memory, pieces, raises, repeat, still_works, true
 
 
-@check(promise="exec", title="A list is an argv: its items are not expanded or split")
+@check("exec", "A list is an argv: its items are not expanded or split")
 async def argv_is_taken_as_it_is(box: AsyncSandbox) -> None:
     result = await box.exec(["echo", "a  b", "$HOME", "*", "", "'q'", "-x", "ü"])
     equal(result.stdout, "a  b $HOME *  'q' -x ü\n")
     equal((result.exit_code, result.reason, result.ok), (0, "exited", True))
 
 
-@check(promise="exec", title="A string is run by /bin/sh")
+@check("exec", "A string is run by /bin/sh")
 async def text_goes_to_the_shell(box: AsyncSandbox) -> None:
     result = await box.exec('echo one; echo "$WHO" && echo three', env={"WHO": "two  words"})
     equal(result.stdout, "one\ntwo  words\nthree\n")
 
 
-@check(promise="1", title="A command's failure is a result")
+@check("1", "A command's failure is a result")
 async def failure_is_a_result(box: AsyncSandbox) -> None:
     result = await box.exec("echo said >&2; exit 3")
     equal((result.exit_code, result.reason, result.ok, result.stderr), (3, "exited", False, "said\n"))
     equal((await box.exec(["false"])).exit_code, 1)
 
 
-@check(promise="2", title="A missing program gives 127, with or without a shell")
+@check("2", "A missing program gives 127, with or without a shell")
 async def missing_program_is_127(box: AsyncSandbox) -> None:
     for command in (["corral-no-such-program", "x"], ["/no/such/program"], "corral-no-such-program"):
         result = await box.exec(command)
@@ -40,7 +40,7 @@ async def missing_program_is_127(box: AsyncSandbox) -> None:
         true(result.stderr, f"{command!r}: standard error should say that it was not found")
 
 
-@check(promise="2", title="A file that can't be executed gives 126")
+@check("2", "A file that can't be executed gives 126")
 async def file_without_permission_is_126(box: AsyncSandbox, home: str) -> None:
     await box.files.write("plain.sh", "#!/bin/sh\necho no\n", mode=0o644)
     for command in ([f"{home}/plain.sh"], [home], "./plain.sh"):
@@ -49,7 +49,7 @@ async def file_without_permission_is_126(box: AsyncSandbox, home: str) -> None:
     equal((await box.exec(["./plain.sh"])).stdout, "no\n")
 
 
-@check(promise="2", title="A program ended by a signal gives 128+n, with the reason and the number")
+@check("2", "A program ended by a signal gives 128+n, with the reason and the number")
 async def signal_is_128_plus_n(box: AsyncSandbox) -> None:
     for name, number in (("KILL", 9), ("TERM", 15), ("USR1", 10)):
         result = await box.exec(f"echo before; kill -{name} $$")
@@ -57,7 +57,7 @@ async def signal_is_128_plus_n(box: AsyncSandbox) -> None:
         equal(result.stdout, "before\n")
 
 
-@check(promise="6", title="The spec's workdir exists, is the cwd, and relative paths of files start there")
+@check("6", "The spec's workdir exists, is the cwd, and relative paths of files start there")
 async def workdir_exists_and_is_the_cwd(context: Context, box: AsyncSandbox) -> None:
     equal((await box.exec("pwd")).stdout, f"{HOME}\n")
     other = await context.open(workdir="/srv/deep/folder")
@@ -67,7 +67,7 @@ async def workdir_exists_and_is_the_cwd(context: Context, box: AsyncSandbox) -> 
     equal((await other.exec("echo y > made; cat made")).stdout, "y\n", "the program may write in its workdir")
 
 
-@check(promise="6", title="A call's cwd is honoured, absolute or relative to the workdir, and not remembered")
+@check("6", "A call's cwd is honoured, absolute or relative to the workdir, and not remembered")
 async def cwd_is_honoured(box: AsyncSandbox, home: str) -> None:
     await box.files.mkdir("sub/folder with space")
     for cwd in ("sub/folder with space", f"{home}/sub/folder with space"):
@@ -75,7 +75,7 @@ async def cwd_is_honoured(box: AsyncSandbox, home: str) -> None:
     equal((await box.exec("pwd")).stdout, f"{home}\n")
 
 
-@check(promise="6", title="A call's env overrides the spec's, for that call only; the host's env is not visible")
+@check("6", "A call's env overrides the spec's, for that call only; the host's env is not visible")
 async def env_is_honoured(context: Context) -> None:
     os.environ["CORRAL_CHECK_HOST_SECRET"] = "leaked"
     try:
@@ -91,7 +91,7 @@ async def env_is_honoured(context: Context) -> None:
         del os.environ["CORRAL_CHECK_HOST_SECRET"]
 
 
-@check(promise="6", title="Input may be bytes, text or a stream, and ends; without it, stdin is empty")
+@check("6", "Input may be bytes, text or a stream, and ends; without it, stdin is empty")
 async def stdin_is_honoured(box: AsyncSandbox) -> None:
     equal((await box.exec(["cat"], stdin=b"\0\xff\n")).stdout_bytes, b"\0\xff\n")
     equal((await box.exec(["cat"], stdin="grüße")).stdout, "grüße")
@@ -100,7 +100,7 @@ async def stdin_is_honoured(box: AsyncSandbox) -> None:
     equal((await box.exec(["cat"])).stdout, "")
 
 
-@check(promise="6", title="Megabytes of input pass through while output is read")
+@check("6", "Megabytes of input pass through while output is read")
 async def large_stdin_passes(context: Context) -> None:
     box = await context.open(output_limit_bytes=16 << 20)
     data = os.urandom(1 << 20) * 3
@@ -109,13 +109,13 @@ async def large_stdin_passes(context: Context) -> None:
     equal(result.stdout_total_bytes, 48 * 65536)
 
 
-@check(promise="6", title="A program that does not read its input is not an error")
+@check("6", "A program that does not read its input is not an error")
 async def unread_stdin_is_no_error(box: AsyncSandbox) -> None:
     result = await box.exec(["true"], stdin=b"x" * (2 << 20))
     equal((result.exit_code, result.reason), (0, "exited"))
 
 
-@check(promise="6", title="A timeout is a float; without one, the spec's is used")
+@check("6", "A timeout is a float; without one, the spec's is used")
 async def float_timeout_is_honoured(context: Context) -> None:
     box = await context.open(exec_timeout=0.25)
     equal((await box.exec(["sleep", "1000"])).reason, "timeout")
@@ -123,8 +123,7 @@ async def float_timeout_is_honoured(context: Context) -> None:
     equal((await box.exec("sleep 0.4; echo done", timeout=50.5)).stdout, "done\n", "the call's timeout comes first")
 
 
-@check(promise="2", title="check=True turns a failure into ExitError with the result",
-       raises=("exec:ExitError",))  # fmt: skip
+@check("2", "check=True turns a failure into ExitError with the result", raises="exec:ExitError")
 async def check_raises_exit_error(box: AsyncSandbox) -> None:
     error = await raises(ExitError, box.exec("echo out; echo why >&2; exit 4", check=True))
     equal((error.result.exit_code, error.result.stdout, error.result.stderr), (4, "out\n", "why\n"))
@@ -133,15 +132,14 @@ async def check_raises_exit_error(box: AsyncSandbox) -> None:
     equal((await box.exec("echo fine", check=True)).stdout, "fine\n")
 
 
-@check(promise="2", title="check=True turns a timeout into ExecTimeoutError with the partial output",
-       raises=("exec:ExecTimeoutError",))  # fmt: skip
+@check("2", "check=True turns a timeout into ExecTimeoutError with the partial output", raises="exec:ExecTimeoutError")
 async def check_raises_timeout_error(box: AsyncSandbox) -> None:
     error = await raises(ExecTimeoutError, box.exec("echo early; sleep 1000", timeout=0.3, check=True))
     true(isinstance(error, TimeoutError), "ExecTimeoutError is a TimeoutError")
     equal((error.result.stdout, error.result.exit_code), ("early\n", 124))
 
 
-@check(promise="exec", title="on_output, sync or async, gets every piece in order")
+@check("exec", "on_output, sync or async, gets every piece in order")
 async def on_output_gets_everything(box: AsyncSandbox) -> None:
     seen: list[OutputChunk] = []
 
@@ -158,7 +156,7 @@ async def on_output_gets_everything(box: AsyncSandbox) -> None:
         equal(result.output, "one\ntwo\nthree\n")
 
 
-@check(promise="exec", title="Output is passed on while the program runs")
+@check("exec", "Output is passed on while the program runs")
 async def on_output_comes_while_it_runs(box: AsyncSandbox) -> None:
     asked = asyncio.Event()
 
@@ -173,7 +171,7 @@ async def on_output_comes_while_it_runs(box: AsyncSandbox) -> None:
     equal(result.stdout, "ready\ngo\n")
 
 
-@check(promise="2", title="An error in on_output reaches the caller, and the program is ended")
+@check("2", "An error in on_output reaches the caller, and the program is ended")
 async def failing_listener_reaches_the_caller(box: AsyncSandbox) -> None:
 
     def fail(chunk: OutputChunk) -> None:
@@ -183,7 +181,7 @@ async def failing_listener_reaches_the_caller(box: AsyncSandbox) -> None:
     await still_works(box)
 
 
-@check(promise="exec", title="A result has the usage of its call; what could not be counted has a note")
+@check("exec", "A result has the usage of its call; what could not be counted has a note")
 async def usage_of_a_call_is_told(box: AsyncSandbox) -> None:
     usage = (await box.exec("sleep 0.05")).usage
     true(usage.wall_seconds >= 0.05, f"wall_seconds is {usage.wall_seconds}")
@@ -193,7 +191,7 @@ async def usage_of_a_call_is_told(box: AsyncSandbox) -> None:
         true(value is None or value >= 0, f"{name} is {value}")
 
 
-@check(promise="exec", title="CPU time and memory are counted for each call", needs=frozenset({"python", "processes"}))
+@check("exec", "CPU time and memory are counted for each call", needs="python processes")
 async def usage_of_a_call_is_its_own(box: AsyncSandbox) -> None:
     code = "import time\nx = b'x' * (60 << 20)\nwhile time.process_time() < 0.3: pass"
     heavy = (await box.run_code(code)).usage
@@ -205,29 +203,28 @@ async def usage_of_a_call_is_its_own(box: AsyncSandbox) -> None:
         true(heavy.peak_memory_bytes >= 50 << 20, f"60 MiB in use were counted as {heavy.peak_memory_bytes}")
 
 
-@check(promise="exec", title="Many programs run side by side, each with its own result")
+@check("exec", "Many programs run side by side, each with its own result")
 async def programs_run_side_by_side(box: AsyncSandbox) -> None:
     results = await asyncio.gather(*(box.exec(["echo", str(number)]) for number in range(20)))
     equal([result.stdout for result in results], [f"{number}\n" for number in range(20)])
 
 
-@check(promise="exec", title="Files that a program wrote are visible to the next")
+@check("exec", "Files that a program wrote are visible to the next")
 async def files_stay_between_programs(box: AsyncSandbox) -> None:
     await box.exec("echo kept > note.txt")
     equal(await box.files.read("note.txt"), b"kept\n")
     equal((await box.exec(["cat", "note.txt"])).stdout, "kept\n")
 
 
-@check(promise="exec", title="An existing user is used, an unknown one is an error",
-       needs=frozenset({"users", "shell"}), raises=("exec:InvalidCommandError",))  # fmt: skip
+@check("exec", "An existing user is used, an unknown one is an error",
+       needs="users shell", raises="InvalidCommandError")  # fmt: skip
 async def user_is_honoured(box: AsyncSandbox) -> None:
     equal((await box.exec("id -u", user="root")).stdout, "0\n")
     equal((await box.exec("id -un")).stdout, (await box.exec("id -un", user="daytona")).stdout)
     await raises(InvalidCommandError, box.exec("true", user="no-such-user"))
 
 
-@check(promise="exec", title="read_only and hidden apply to one call and all of its processes",
-       needs=frozenset({"views", "shell"}))  # fmt: skip
+@check("exec", "read_only and hidden apply to one call and all of its processes", needs="views shell")
 async def views_hold_for_one_call(box: AsyncSandbox) -> None:
     await box.files.write("data/in.txt", "old")
     await box.files.write("secret/key.txt", "hush")
@@ -251,7 +248,7 @@ async def views_hold_for_one_call(box: AsyncSandbox) -> None:
 MUCH_BYTES = 300_000_000
 
 
-@check(promise="exec", title="stdout and stderr are separate, and output has both in the order of writing")
+@check("exec", "stdout and stderr are separate, and output has both in the order of writing")
 async def streams_are_apart_and_in_order(box: AsyncSandbox) -> None:
     command = "; ".join(f"echo {n}{' >&2' if n % 3 else ''}" for n in range(40))
     for _ in range(3):
@@ -261,7 +258,7 @@ async def streams_are_apart_and_in_order(box: AsyncSandbox) -> None:
         equal(result.output, "".join(f"{n}\n" for n in range(40)))
 
 
-@check(promise="2", title="Output beyond the limit is cut in the middle, with a note and byte counts")
+@check("2", "Output beyond the limit is cut in the middle, with a note and byte counts")
 async def long_output_is_cut_and_said(box: AsyncSandbox) -> None:
     content = b"".join(b"%09d\n" % number for number in range(10_000))
     await box.files.write("long.txt", content)
@@ -277,7 +274,7 @@ async def long_output_is_cut_and_said(box: AsyncSandbox) -> None:
     equal(words, [str(left)], f"the line {marker!r} says how much is missing")
 
 
-@check(promise="2", title="Output up to the limit is complete; without one, the spec's limit is used")
+@check("2", "Output up to the limit is complete; without one, the spec's limit is used")
 async def output_at_the_limit_is_whole(context: Context) -> None:
     box = await context.open(output_limit_bytes=1000)
     await box.files.write("exact.txt", b"x" * 1000)
@@ -288,7 +285,7 @@ async def output_at_the_limit_is_whole(context: Context) -> None:
     equal((await box.exec(["cat", "more.txt"], output_limit_bytes=5000)).truncated, False)
 
 
-@check(promise="exec", title="Output that is not UTF-8 is kept as bytes, decoded with U+FFFD, and counted")
+@check("exec", "Output that is not UTF-8 is kept as bytes, decoded with U+FFFD, and counted")
 async def bytes_that_are_not_text_are_kept(box: AsyncSandbox) -> None:
     await box.files.write("bytes.bin", bytes(range(256)))
     result = await box.exec(["cat", "bytes.bin"])
@@ -298,7 +295,7 @@ async def bytes_that_are_not_text_are_kept(box: AsyncSandbox) -> None:
     equal(result.replaced_bytes, 128)
 
 
-@check(promise="4", title="300 MB of output do not grow our own memory", needs=REAL)
+@check("4", "300 MB of output do not grow our own memory", needs=REAL)
 async def endless_output_is_bounded(box: AsyncSandbox) -> None:
     with flat_memory():
         result = await box.exec(f"head -c {MUCH_BYTES} /dev/zero; echo end")
@@ -306,8 +303,7 @@ async def endless_output_is_bounded(box: AsyncSandbox) -> None:
     true(result.stdout.endswith("end\n"), "the end is kept")
 
 
-@check(promise="4", title="A listener gets every byte of much output, even a slow one, in bounded memory",
-       needs=REAL)  # fmt: skip
+@check("4", "A listener gets every byte of much output, even a slow one, in bounded memory", needs=REAL)
 async def listener_gets_every_byte(box: AsyncSandbox) -> None:
     counted = 0
 
@@ -330,15 +326,14 @@ async def listener_gets_every_byte(box: AsyncSandbox) -> None:
         equal(counted, 20_000_000)
 
 
-@check(promise="3", title="Output right before the end is never lost", needs=REAL)
+@check("3", "Output right before the end is never lost", needs=REAL)
 async def last_words_are_not_lost(box: AsyncSandbox) -> None:
     for size in (1, 4096, 70_000, 1_000_000):
         result = await box.exec(f"head -c {size} /dev/zero; printf END; printf ERR >&2")
         equal((result.stdout_total_bytes, result.stdout[-3:], result.stderr), (size + 3, "END", "ERR"))
 
 
-@check(promise="2", title="Output that alternates between the streams byte by byte is bounded too",
-       needs=frozenset({"python", "processes"}))  # fmt: skip
+@check("2", "Output that alternates between the streams byte by byte is bounded too", needs="python processes")
 async def alternating_output_is_bounded(box: AsyncSandbox) -> None:
     code = "import os\nfor _ in range(20000): os.write(1, b'o'); os.write(2, b'e')"
     result = await box.run_code(code, output_limit_bytes=4000)

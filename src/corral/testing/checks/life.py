@@ -13,8 +13,7 @@ from corral.spec import Lifetime, make_spec
 from corral.testing.check import Context, check, equal, pieces, raises, still_works, true, until
 
 
-@check(promise="Backend.create", title="An invalid spec is SpecError, and no sandbox is created",
-       raises=("Backend.create:SpecError",))  # fmt: skip
+@check("Backend.create", "An invalid spec is SpecError, and no sandbox is created", raises="SpecError")
 async def impossible_wish_is_refused(context: Context, before: int) -> None:
     spec_options: tuple[dict[str, Any], ...] = (
         {"workdir": "relative"}, {"workdir": "/a/../b"}, {"workdir": "/nul\0"}, {"name": "with space"}, {"name": ""},
@@ -26,8 +25,8 @@ async def impossible_wish_is_refused(context: Context, before: int) -> None:
     equal(await context.count(), before, "sandboxes")
 
 
-@check(promise="Backend.create", title="A spec that this backend can't meet is CapabilityError, never ignored",
-       raises=("Backend.create:CapabilityError",))  # fmt: skip
+@check("Backend.create", "A spec that this backend can't meet is CapabilityError, never ignored",
+       raises="CapabilityError")  # fmt: skip
 async def unmet_wish_is_refused(context: Context) -> None:
     capabilities = await context.backend.capabilities()
     before = await context.count()
@@ -43,7 +42,7 @@ async def unmet_wish_is_refused(context: Context) -> None:
     equal(await context.count(), before, "sandboxes")
 
 
-@check(promise="Backend.capabilities", title="capabilities() has only known values")
+@check("Backend.capabilities", "capabilities() has only known values")
 async def capabilities_are_told(context: Context) -> None:
     capabilities = await context.backend.capabilities()
     for name in ("memory", "processes", "cpu", "disk"):
@@ -53,7 +52,7 @@ async def capabilities_are_told(context: Context) -> None:
     true(context.backend.name, "a backend has a name")
 
 
-@check(promise="AsyncSandbox", title="id, spec and info() describe the sandbox")
+@check("AsyncSandbox", "id, spec and info() describe the sandbox")
 async def sandbox_tells_of_itself(context: Context) -> None:
     box = await context.open(labels={"team": "red"}, lifetime=500)
     other = await context.open()
@@ -66,7 +65,7 @@ async def sandbox_tells_of_itself(context: Context) -> None:
     equal((await other.info()).deadline, None)
 
 
-@check(promise="AsyncSandbox", title="Two sandboxes share nothing")
+@check("AsyncSandbox", "Two sandboxes share nothing")
 async def sandboxes_share_nothing(context: Context) -> None:
     one, two = await context.open(), await context.open()
     await one.files.write("mine", "x")
@@ -74,7 +73,7 @@ async def sandboxes_share_nothing(context: Context) -> None:
     equal([await two.files.exists(path) for path in ("mine", "/tmp/mine")], [False, False])
 
 
-@check(promise="8", title="The same client token gives the same sandbox, another token a new one")
+@check("8", "The same client token gives the same sandbox, another token a new one")
 async def token_makes_create_repeatable(context: Context, before: int, token: str) -> None:
     first = await context.open(client_token=token)
     await first.files.write("mark", "x")
@@ -86,14 +85,14 @@ async def token_makes_create_repeatable(context: Context, before: int, token: st
     equal(await context.count(), before + 2, "sandboxes")
 
 
-@check(promise="8", title="Concurrent creates with one token create one sandbox")
+@check("8", "Concurrent creates with one token create one sandbox")
 async def token_holds_for_creates_at_once(context: Context, before: int, token: str) -> None:
     boxes = await asyncio.gather(*(context.open(client_token=token) for _ in range(5)))
     equal(len({box.id for box in boxes}), 1, "different sandboxes for one token")
     equal(await context.count(), before + 1, "sandboxes")
 
 
-@check(promise="7", title="A token whose sandbox has ended creates a new sandbox")
+@check("7", "A token whose sandbox has ended creates a new sandbox")
 async def token_of_an_ended_sandbox_is_free(context: Context, token: str) -> None:
     first = await context.open(client_token=token)
     await first.aclose()
@@ -110,7 +109,7 @@ async def token_of_an_ended_sandbox_is_free(context: Context, token: str) -> Non
     await still_works(fourth)
 
 
-@check(promise="AsyncSandbox", title="on_event gets every event; its own errors are ignored")
+@check("AsyncSandbox", "on_event gets every event; its own errors are ignored")
 async def listener_is_told(context: Context) -> None:
     events: list[Event] = []
 
@@ -126,7 +125,7 @@ async def listener_is_told(context: Context) -> None:
     true(all(event.sandbox_id == box.id and event.backend == context.backend.name for event in events), "who it was")
 
 
-@check(promise="AsyncSandbox", title="A sandbox is opened by async with, await, create, and from a whole spec")
+@check("AsyncSandbox", "A sandbox is opened by async with, await, create, and from a whole spec")
 async def door_opens_in_every_way(context: Context) -> None:
     backend = context.backend
     async with AsyncSandbox(backend=backend, env={"A": "1"}) as box:
@@ -137,8 +136,6 @@ async def door_opens_in_every_way(context: Context) -> None:
 
 
 # The life of a sandbox: its owner, its deadline, its end, and calls after the end.
-
-DETACH = frozenset({"detach"})
 
 
 def every_call(box: AsyncSandbox) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -189,8 +186,8 @@ async def _expect(kind: type[CorralError], calls: dict[str, Callable[[], Awaitab
     equal(wrong, [], f"instead of {kind.__name__}")
 
 
-@check(promise="7", title="After aclose() every call is SandboxClosedError; aclose() may be called twice",
-       raises=("AsyncSandbox:SandboxClosedError", "files:SandboxClosedError"))  # fmt: skip
+@check("7", "After aclose() every call is SandboxClosedError; aclose() may be called twice",
+       raises="AsyncSandbox:SandboxClosedError files:SandboxClosedError")  # fmt: skip
 async def use_after_close_is_told(box: AsyncSandbox) -> None:
     calls = every_call(box)
     await box.files.list()
@@ -201,8 +198,8 @@ async def use_after_close_is_told(box: AsyncSandbox) -> None:
     await box.kill()
 
 
-@check(promise="7", title="Once it has ended every call is SandboxGoneError, and no new one replaces it",
-       raises=("AsyncSandbox:SandboxGoneError", "files:SandboxGoneError"))  # fmt: skip
+@check("7", "Once it has ended every call is SandboxGoneError, and no new one replaces it",
+       raises="AsyncSandbox:SandboxGoneError files:SandboxGoneError")  # fmt: skip
 async def use_after_the_end_is_told(context: Context) -> None:
     box = await context.open(lifetime=0.4)
     calls = every_call(box)
@@ -212,7 +209,7 @@ async def use_after_the_end_is_told(context: Context) -> None:
     await box.kill()
 
 
-@check(promise="10", title="A deadline ends the sandbox with all of its programs, and frees everything")
+@check("10", "A deadline ends the sandbox with all of its programs, and frees everything")
 async def deadline_ends_the_sandbox(context: Context, before: int) -> None:
     box = await context.open(lifetime=2.0)
     equal(await context.count(), before + 1)
@@ -222,7 +219,7 @@ async def deadline_ends_the_sandbox(context: Context, before: int) -> None:
     await context.wait_for_count(before)
 
 
-@check(promise="10", title="Closing a sandbox frees everything, also while it is busy")
+@check("10", "Closing a sandbox frees everything, also while it is busy")
 async def closing_frees_everything(context: Context, before: int, box: AsyncSandbox) -> None:
     busy = [asyncio.ensure_future(box.exec(["sleep", "1000"])) for _ in range(3)]
     await box.files.write("file", "x")
@@ -232,14 +229,13 @@ async def closing_frees_everything(context: Context, before: int, box: AsyncSand
     await context.wait_for_count(before)
 
 
-@check(promise="10", title="A sandbox may be closed by several tasks at once")
+@check("10", "A sandbox may be closed by several tasks at once")
 async def several_may_close_at_once(context: Context, before: int, box: AsyncSandbox) -> None:
     await asyncio.gather(*(box.aclose() for _ in range(5)), *(box.kill() for _ in range(2)))
     await context.wait_for_count(before)
 
 
-@check(promise="detach", title="A detached sandbox outlives its handle, is listed, and is found by id and by name",
-       needs=DETACH)  # fmt: skip
+@check("detach", "A detached sandbox outlives its handle, is listed, and is found by id and by name", needs="detach")
 async def detached_sandbox_lives_on(context: Context, token: str) -> None:
     box = await context.open(env={"A": "1"}, workdir="/srv/work", labels={"k": "v"}, exec_timeout=77)
     await box.files.write("kept", "x")
@@ -260,8 +256,8 @@ async def detached_sandbox_lives_on(context: Context, token: str) -> None:
     true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "it is off the list")
 
 
-@check(promise="detach", title="Owned sandboxes are not listed, and can't be found or deleted by id",
-       needs=DETACH, raises=("Backend.connect:SandboxGoneError", "Backend.delete:SandboxGoneError"))  # fmt: skip
+@check("detach", "Owned sandboxes are not listed, and can't be found or deleted by id",
+       needs="detach", raises="Backend.connect:SandboxGoneError Backend.delete:SandboxGoneError")  # fmt: skip
 async def owned_sandbox_is_private(context: Context, box: AsyncSandbox) -> None:
     true(box.id not in {info.sandbox_id for info in await context.backend.list()}, "an owned one is listed")
     for wanted in (box.id, "no-such-sandbox", ""):
@@ -270,7 +266,7 @@ async def owned_sandbox_is_private(context: Context, box: AsyncSandbox) -> None:
     await still_works(box)
 
 
-@check(promise="detach", title="Names are unique; an invalid name or lifetime is refused", needs=DETACH)
+@check("detach", "Names are unique; an invalid name or lifetime is refused", needs="detach")
 async def detached_names_are_unique(context: Context, token: str) -> None:
     one, two = await context.open(), await context.open()
     await one.detach(name=token)
@@ -282,8 +278,8 @@ async def detached_names_are_unique(context: Context, token: str) -> None:
     await raises(SandboxGoneError, context.backend.connect(two.id))
 
 
-@check(promise="detach", title="Programs keep running when a sandbox is detached and its handle is closed",
-       needs=frozenset({"detach", "shell", "processes"}))  # fmt: skip
+@check("detach", "Programs keep running when a sandbox is detached and its handle is closed",
+       needs="detach shell processes")  # fmt: skip
 async def programs_survive_detaching(context: Context, box: AsyncSandbox) -> None:
     process = await box.start("echo one; read line; echo $line; sleep 0.3; echo done > done.txt; sleep 1000")
     reader = process.output()
@@ -298,7 +294,7 @@ async def programs_survive_detaching(context: Context, box: AsyncSandbox) -> Non
     await again.kill()
 
 
-@check(promise="detach", title="Two handles share one sandbox, and both see its end", needs=DETACH)
+@check("detach", "Two handles share one sandbox, and both see its end", needs="detach")
 async def handles_share_a_sandbox(context: Context, box: AsyncSandbox) -> None:
     await box.detach()
     other = context.adopt(await context.backend.connect(box.id))
@@ -308,7 +304,7 @@ async def handles_share_a_sandbox(context: Context, box: AsyncSandbox) -> None:
     await _expect(SandboxGoneError, {"exec": lambda: box.exec("true"), "files.list": box.files.list})
 
 
-@check(promise="10", title="A detached sandbox may have a new deadline", needs=DETACH)
+@check("10", "A detached sandbox may have a new deadline", needs="detach")
 async def detached_deadline_holds(context: Context, before: int, box: AsyncSandbox) -> None:
     await box.detach(lifetime_seconds=2.0)
     again = context.adopt(await context.backend.connect(box.id))
@@ -318,7 +314,7 @@ async def detached_deadline_holds(context: Context, before: int, box: AsyncSandb
     await context.wait_for_count(before)
 
 
-@check(promise="10", title="keep_on_failure keeps a sandbox alive after an exception, and only then", needs=DETACH)
+@check("10", "keep_on_failure keeps a sandbox alive after an exception, and only then", needs="detach")
 async def sandbox_is_kept_after_a_failure(context: Context) -> None:
     ids = []
     for error in (None, ZeroDivisionError("of the caller's own")):
@@ -337,7 +333,7 @@ async def sandbox_is_kept_after_a_failure(context: Context) -> None:
     await raises(SandboxGoneError, context.backend.connect(ids[1]))
 
 
-@check(promise="1", title="An exception in the block ends the sandbox, and is not replaced by another")
+@check("1", "An exception in the block ends the sandbox, and is not replaced by another")
 async def failing_block_ends_its_sandbox(context: Context, before: int) -> None:
     try:
         async with AsyncSandbox(backend=context.backend) as box:

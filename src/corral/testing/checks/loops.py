@@ -20,7 +20,7 @@ from corral.testing.check import HANG_SECONDS, REAL, Context, check, equal, piec
 from corral.testing.checks.process import running
 
 
-@check(promise="9", title="One sandbox works from several event loops in turn")
+@check("9", "One sandbox works from several event loops in turn")
 async def sandbox_outlives_an_event_loop(context: Context) -> None:
     box = await asyncio.to_thread(asyncio.run, context.open())
     for number in range(3):
@@ -31,7 +31,7 @@ async def sandbox_outlives_an_event_loop(context: Context) -> None:
     await asyncio.to_thread(asyncio.run, box.aclose())
 
 
-@check(promise="9", title="A program started in one loop is read and waited for in another", needs=frozenset({"loops"}))
+@check("9", "A program started in one loop is read and waited for in another", needs="loops")
 async def program_outlives_an_event_loop(box: AsyncSandbox) -> None:
     process = await asyncio.to_thread(asyncio.run, box.start(["cat"]))
     await asyncio.to_thread(asyncio.run, process.write("one\n"))
@@ -49,7 +49,7 @@ async def program_outlives_an_event_loop(box: AsyncSandbox) -> None:
     equal([file.name for file in await box.files.list("/tmp")], [], "the file of a long text is gone")
 
 
-@check(promise="9", title="One sandbox works from many threads at once, each with its own loop")
+@check("9", "One sandbox works from many threads at once, each with its own loop")
 async def sandbox_works_from_many_threads(box: AsyncSandbox) -> None:
 
     async def work(number: int) -> str:
@@ -63,7 +63,7 @@ async def sandbox_works_from_many_threads(box: AsyncSandbox) -> None:
     equal(await asyncio.gather(*map(one, range(8))), [f"{number}{number}" for number in range(8)])
 
 
-@check(promise="9", title="One backend creates sandboxes in many threads at once")
+@check("9", "One backend creates sandboxes in many threads at once")
 async def backend_works_from_many_threads(context: Context, before: int) -> None:
 
     async def work() -> str:
@@ -77,7 +77,7 @@ async def backend_works_from_many_threads(context: Context, before: int) -> None
     await context.wait_for_count(before)
 
 
-@check(promise="9", title="The sync API works inside a running event loop, for every kind of call")
+@check("9", "The sync API works inside a running event loop, for every kind of call")
 async def sync_door_works_in_a_running_loop(context: Context) -> None:
     with Sandbox(backend=context.backend, env={"A": "1"}) as box:
         equal(box.exec("echo $A; cat", stdin=cast("Any", iter([b"in"]))).stdout, "1\nin")
@@ -93,7 +93,7 @@ async def sync_door_works_in_a_running_loop(context: Context) -> None:
     true(box.closed, "the end of the block closes it")
 
 
-@check(promise="9", title="The sync API works from many threads; a callback that calls it is an error")
+@check("9", "The sync API works from many threads; a callback that calls it is an error")
 async def sync_door_works_from_many_threads(context: Context) -> None:
     box = Sandbox(backend=context.backend)
     outputs: list[str] = []
@@ -112,7 +112,7 @@ async def sync_door_works_from_many_threads(context: Context) -> None:
     box.close()
 
 
-@check(promise="9", title="A sync sandbox that is garbage-collected is ended")
+@check("9", "A sync sandbox that is garbage-collected is ended")
 async def forgotten_sync_sandbox_is_ended(context: Context, before: int) -> None:
     box = Sandbox(backend=context.backend)
     equal(await context.count(), before + 1)
@@ -120,7 +120,7 @@ async def forgotten_sync_sandbox_is_ended(context: Context, before: int) -> None
     await context.wait_for_count(before)
 
 
-@check(promise="9", title="A forked child's exit keeps its parent's sandboxes alive, and the child can create its own")
+@check("9", "A forked child's exit keeps its parent's sandboxes alive, and the child can create its own")
 async def fork_leaves_the_parent_alone(context: Context, before: int, box: AsyncSandbox) -> None:
     sync = Sandbox(backend=context.backend)
     await box.files.write("mine", "x")
@@ -144,7 +144,7 @@ async def fork_leaves_the_parent_alone(context: Context, before: int, box: Async
     await context.wait_for_count(before)
 
 
-@check(promise="9", title="A forked child may use the sandbox that it inherited")
+@check("9", "A forked child may use the sandbox that it inherited")
 async def forked_child_may_use_it(box: AsyncSandbox) -> None:
 
     def use() -> None:
@@ -215,7 +215,7 @@ async def drive(
     return cancelled
 
 
-@check(promise="8", title="Create is cancel-safe at every step: nothing is leaked")
+@check("8", "Create is cancel-safe at every step: nothing is leaked")
 async def create_is_cancel_safe(context: Context, before: int) -> None:
 
     hits = await drive(lambda: context.backend.create(make_spec()), after=AsyncSandbox.aclose)
@@ -227,7 +227,7 @@ async def create_is_cancel_safe(context: Context, before: int) -> None:
     await still_works(box)
 
 
-@check(promise="8", title="A create with a token that was cancelled can be repeated")
+@check("8", "A create with a token that was cancelled can be repeated")
 async def cancelled_token_can_be_repeated(context: Context, before: int, token: str) -> None:
     await drive(lambda: context.backend.create(make_spec(client_token=token)), 10, after=AsyncSandbox.aclose)
     box = await context.open(client_token=token)
@@ -235,7 +235,7 @@ async def cancelled_token_can_be_repeated(context: Context, before: int, token: 
     await context.wait_for_count(before + 1)
 
 
-@check(promise="2", title="exec is cancel-safe at every step: no process is left", needs=REAL)
+@check("2", "exec is cancel-safe at every step: no process is left", needs=REAL)
 async def exec_is_cancel_safe(box: AsyncSandbox, token: str) -> None:
     work = lambda: box.exec(f"sleep 1000 # {token}", stdin=pieces(b"x"), on_output=lambda chunk: None)  # noqa: E731
     true(await drive(work) >= STEPS, "every one should be cancelled")
@@ -243,7 +243,7 @@ async def exec_is_cancel_safe(box: AsyncSandbox, token: str) -> None:
     await until(lambda: running(box, token), 0, "processes of cancelled calls are still there")
 
 
-@check(promise="2", title="exec, start and run_code may be cancelled at every step, and leave no files")
+@check("2", "exec, start and run_code may be cancelled at every step, and leave no files")
 async def running_is_cancel_safe(box: AsyncSandbox) -> None:
     await drive(lambda: box.exec("echo x; sleep 1000"), 12)
     await drive(lambda: box.start("echo x; sleep 1000"), 12, after=AsyncProcess.kill)
@@ -254,7 +254,7 @@ async def running_is_cancel_safe(box: AsyncSandbox) -> None:
         equal([file.path for file in await box.files.list(folder)], [], f"files left in {folder}")
 
 
-@check(promise="8", title="File operations may be cancelled at every step, and leave no partial file")
+@check("8", "File operations may be cancelled at every step, and leave no partial file")
 async def files_are_cancel_safe(context: Context, box: AsyncSandbox) -> None:
     files = box.files
     await files.write("file", "one")  # has an e, like "new": the edit works whether or not a write was cancelled
@@ -275,7 +275,7 @@ async def files_are_cancel_safe(context: Context, box: AsyncSandbox) -> None:
     await still_works(box)
 
 
-@check(promise="10", title="aclose is cancel-safe: the sandbox is closed all the same")
+@check("10", "aclose is cancel-safe: the sandbox is closed all the same")
 async def closing_is_cancel_safe(context: Context, before: int) -> None:
     for step in range(6):
         box = await context.open()
@@ -288,7 +288,7 @@ async def closing_is_cancel_safe(context: Context, before: int) -> None:
     await context.wait_for_count(before)
 
 
-@check(promise="10", title="If aclose is cancelled with its whole event loop, the sandbox is closed all the same")
+@check("10", "If aclose is cancelled with its whole event loop, the sandbox is closed all the same")
 async def closing_survives_its_loop(context: Context, before: int) -> None:
     for step in range(5):
         await asyncio.to_thread(asyncio.run, _close_and_leave(context, step))

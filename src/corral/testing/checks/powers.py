@@ -17,12 +17,11 @@ from corral.errors import (
 )
 from corral.results import SandboxInfo
 from corral.spec import Resources, make_spec
-from corral.testing.check import Context, check, equal, raises, still_works, true, until
+from corral.testing.check import REAL, Context, check, equal, raises, still_works, true, until
 
-SNAPSHOT = frozenset({"snapshot"})
-FORK = frozenset({"fork", "snapshot"})
-STOP = frozenset({"stop", "detach"})
-PAUSE = frozenset({"pause", "shell", "processes"})
+FORK = "fork snapshot"
+STOP = "stop detach"
+PAUSE = f"pause {REAL}"
 COUNT = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.01; done"
 
 
@@ -31,8 +30,7 @@ async def find_info(context: Context, sandbox_id: str) -> SandboxInfo | None:
     return next((info for info in await context.backend.list() if info.sandbox_id == sandbox_id), None)
 
 
-@check(promise="snapshot", title="A sandbox from a snapshot has its files, and is separate from the first sandbox",
-       needs=SNAPSHOT)  # fmt: skip
+@check("snapshot", "A sandbox from a snapshot has its files, and is separate from the first sandbox", needs="snapshot")
 async def snapshot_keeps_the_files_of_a_moment(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("kept", b"then")
     await box.files.write("folder/removed", b"later")
@@ -51,8 +49,8 @@ async def snapshot_keeps_the_files_of_a_moment(context: Context, box: AsyncSandb
     await context.backend.delete_snapshot(snapshot_id)
 
 
-@check(promise="snapshot", title="Snapshots are listed, found by name, and deleted; sandboxes from them keep working",
-       needs=SNAPSHOT)  # fmt: skip
+@check("snapshot", "Snapshots are listed, found by name, and deleted; sandboxes from them keep working",
+       needs="snapshot")  # fmt: skip
 async def snapshots_go_in_any_order(context: Context, token: str) -> None:
     backend = context.backend
     box = await context.open()
@@ -78,9 +76,7 @@ async def snapshots_go_in_any_order(context: Context, token: str) -> None:
     equal(left, set())
 
 
-@check(
-    promise="snapshot", title="A missing snapshot is SnapshotNotFoundError, and no sandbox is created", needs=SNAPSHOT
-)
+@check("snapshot", "A missing snapshot is SnapshotNotFoundError, and no sandbox is created", needs="snapshot")
 async def unknown_snapshot_is_said(context: Context, before: int) -> None:
     error = await raises(SnapshotNotFoundError, context.backend.create(make_spec(snapshot="no-such")))
     true("no-such" in str(error) and isinstance(error, LookupError), f"{error!r} names it")
@@ -88,7 +84,7 @@ async def unknown_snapshot_is_said(context: Context, before: int) -> None:
     equal(await context.count(), before)
 
 
-@check(promise="snapshot", title="A sandbox from a snapshot may have other resources", needs=SNAPSHOT)
+@check("snapshot", "A sandbox from a snapshot may have other resources", needs="snapshot")
 async def snapshot_takes_new_resources(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("f", b"x")
     snapshot_id = await box.snapshot()
@@ -99,7 +95,7 @@ async def snapshot_takes_new_resources(context: Context, box: AsyncSandbox) -> N
     await context.backend.delete_snapshot(snapshot_id)
 
 
-@check(promise="fork", title="A fork starts with the same files, and leaves no snapshot behind", needs=FORK)
+@check("fork", "A fork starts with the same files, and leaves no snapshot behind", needs=FORK)
 async def fork_begins_with_the_same_files(context: Context) -> None:
     box = await context.open(env={"GIVEN": "before"})
     await box.files.write("f", b"one")
@@ -115,7 +111,7 @@ async def fork_begins_with_the_same_files(context: Context) -> None:
     equal(len(await context.backend.list_snapshots()), before)
 
 
-@check(promise="stop", title="A stopped sandbox keeps its files, id and name, is listed, and starts again", needs=STOP)
+@check("stop", "A stopped sandbox keeps its files, id and name, is listed, and starts again", needs=STOP)
 async def stopped_sandbox_starts_again(context: Context, token: str) -> None:
     backend = context.backend
     box = await context.open(env={"GIVEN": "value"}, name=token)
@@ -144,7 +140,7 @@ async def stopped_sandbox_starts_again(context: Context, token: str) -> None:
     await raises(SandboxGoneError, backend.start(box.id))
 
 
-@check(promise="stop", title="Stopping ends every process", needs=STOP | {"shell", "processes"})
+@check("stop", "Stopping ends every process", needs=f"{STOP} {REAL}")
 async def stop_ends_every_process(context: Context, box: AsyncSandbox) -> None:
     process = await box.start("echo begun > marker; sleep 1000")
     await until(lambda: box.files.exists("marker"), True, "the program has begun")
@@ -154,8 +150,7 @@ async def stop_ends_every_process(context: Context, box: AsyncSandbox) -> None:
     equal((await again.exec("ps ax 2>/dev/null | grep -c 'sleep 100[0]'")).stdout, "0\n")
 
 
-@check(promise="stop", title="A stopped sandbox can be snapshotted, forked and rolled back",
-       needs=STOP | FORK)  # fmt: skip
+@check("stop", "A stopped sandbox can be snapshotted, forked and rolled back", needs=f"{STOP} {FORK}")
 async def stopped_sandbox_is_rolled_back(context: Context) -> None:
     backend = context.backend
     box = await context.open()
@@ -182,8 +177,7 @@ async def stopped_sandbox_is_rolled_back(context: Context) -> None:
         await backend.delete(box.id)
 
 
-@check(promise="pause", title="A paused sandbox is frozen, refuses calls, and continues when resumed",
-       needs=PAUSE)  # fmt: skip
+@check("pause", "A paused sandbox is frozen, refuses calls, and continues when resumed", needs=PAUSE)
 async def paused_sandbox_stands_still(box: AsyncSandbox) -> None:
     process = await box.start(COUNT)
     output = process.output()
@@ -205,7 +199,7 @@ async def paused_sandbox_stands_still(box: AsyncSandbox) -> None:
     await process.kill()
 
 
-@check(promise="pause", title="A paused sandbox can be ended", needs=PAUSE)
+@check("pause", "A paused sandbox can be ended", needs=PAUSE)
 async def paused_sandbox_can_be_ended(box: AsyncSandbox) -> None:
     process = await box.start("sleep 1000")
     await box.pause()
@@ -214,8 +208,7 @@ async def paused_sandbox_can_be_ended(box: AsyncSandbox) -> None:
         await raises(SandboxGoneError, process.wait())
 
 
-@check(promise="resize", title="Limits change while programs run; an invalid limit is refused",
-       needs=frozenset({"resize"}))  # fmt: skip
+@check("resize", "Limits change while programs run; an invalid limit is refused", needs="resize")
 async def limits_change_while_running(context: Context) -> None:
     box = await context.open(resources=Resources(memory_bytes="256MiB", processes=64))
     await box.resize(memory_bytes=512 * 2**20, processes=128)
@@ -229,9 +222,9 @@ async def limits_change_while_running(context: Context) -> None:
 # Unsupported powers raise CapabilityError.
 
 
-@check(promise="CapabilityError", title="A power that capabilities() does not list raises CapabilityError",
-       raises=("exec:CapabilityError", "start:CapabilityError", "detach:CapabilityError", "files.watch:CapabilityError",
-               "Backend.connect:CapabilityError"))  # fmt: skip
+@check("CapabilityError", "A power that capabilities() does not list raises CapabilityError",
+       raises="exec:CapabilityError start:CapabilityError "
+               "detach:CapabilityError files.watch:CapabilityError Backend.connect:CapabilityError")  # fmt: skip
 async def missing_power_is_said(context: Context, box: AsyncSandbox) -> None:
     powers = context.powers
     if "pty" not in powers:
@@ -250,7 +243,7 @@ async def missing_power_is_said(context: Context, box: AsyncSandbox) -> None:
     await still_works(box)
 
 
-@check(promise="CapabilityError", title="Optional operations that a backend does not have raise CapabilityError")
+@check("CapabilityError", "Optional operations that a backend does not have raise CapabilityError")
 async def power_of_later_days_is_said(context: Context, box: AsyncSandbox) -> None:
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "snapshot": box.snapshot, "fork": box.fork, "stop": box.stop, "pause": box.pause,
@@ -263,7 +256,7 @@ async def power_of_later_days_is_said(context: Context, box: AsyncSandbox) -> No
             true(name in str(error) and isinstance(error, NotImplementedError), f"{error!r} names {name}")
 
 
-@check(promise="Backend", title="A backend may be closed twice, and ends its owned sandboxes")
+@check("Backend", "A backend may be closed twice, and ends its owned sandboxes")
 async def backend_is_closed(context: Context) -> None:
     other = context.make()
     box = await other.create(make_spec())

@@ -32,15 +32,14 @@ sleep 0.2; echo started; trap "" TERM; sleep 1000 # {marker}
 '''
 
 
-@check(promise="3", title="The result arrives when the direct child ends, not when the last pipe closes")
+@check("3", "The result arrives when the direct child ends, not when the last pipe closes")
 async def background_child_does_not_delay(box: AsyncSandbox) -> None:
     async with asyncio.timeout(30):
         result = await box.exec("sleep 1000 & echo done")
     equal((result.stdout, result.exit_code, result.reason), ("done\n", 0, "exited"))
 
 
-@check(promise="3", title="A background child survives its call, and its output does not reach the next call",
-       needs=REAL)  # fmt: skip
+@check("3", "A background child survives its call, and its output does not reach the next call", needs=REAL)
 async def background_child_lives_on(box: AsyncSandbox) -> None:
     result = await box.exec("(sleep 0.3; echo late; echo late > late.txt) & echo done")
     equal(result.stdout, "done\n")
@@ -48,23 +47,21 @@ async def background_child_lives_on(box: AsyncSandbox) -> None:
     equal((await box.exec(["echo", "mine"])).output, "mine\n")
 
 
-@check(promise="2", title="A timeout is a result: 124, the reason, and the output so far")
+@check("2", "A timeout is a result: 124, the reason, and the output so far")
 async def timeout_keeps_partial_output(box: AsyncSandbox) -> None:
     result = await box.exec("echo out; echo err >&2; sleep 1000", timeout=0.5)
     equal((result.exit_code, result.reason, result.timed_out, result.ok), (124, "timeout", True, False))
     equal((result.stdout, result.stderr), ("out\n", "err\n"))
 
 
-@check(promise="2", title="A timeout ends the whole tree: children, daemons, stopped ones and those that ignore TERM",
-       needs=REAL)  # fmt: skip
+@check("2", "A timeout ends the whole tree: children, daemons, stopped ones and those that ignore TERM", needs=REAL)
 async def timeout_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
     result = await box.exec(stubborn(token), timeout=1.5)
     equal((result.reason, result.stdout), ("timeout", "started\n"))
     await until(lambda: running(box, token), 0, "processes of a timed-out call are still there")
 
 
-@check(promise="2", title="A program that forks without end is gone after its timeout, and the sandbox is usable",
-       needs=REAL)  # fmt: skip
+@check("2", "A program that forks without end is gone after its timeout, and the sandbox is usable", needs=REAL)
 async def fork_bomb_ends_with_its_timeout(context: Context, token: str) -> None:
     box = await context.open(resources=Resources(processes=40))
     # The program itself must not need to fork at the limit: a shell that can't fork would just end.
@@ -75,7 +72,7 @@ async def fork_bomb_ends_with_its_timeout(context: Context, token: str) -> None:
     await still_works(box)
 
 
-@check(promise="2", title="A timeout ends only its own call's tree", needs=REAL)
+@check("2", "A timeout ends only its own call's tree", needs=REAL)
 async def timeout_leaves_others_alone(box: AsyncSandbox, token: str) -> None:
     process = await box.start(f"sleep 1000; : {token}")
     equal((await box.exec(["sleep", "1000"], timeout=0.3)).reason, "timeout")
@@ -83,7 +80,7 @@ async def timeout_leaves_others_alone(box: AsyncSandbox, token: str) -> None:
     await process.kill()
 
 
-@check(promise="2", title="Cancelling ends the program at once")
+@check("2", "Cancelling ends the program at once")
 async def cancel_ends_the_program(box: AsyncSandbox) -> None:
     started = asyncio.Event()
     task = asyncio.ensure_future(box.exec("echo ready; sleep 1000", on_output=lambda chunk: started.set()))
@@ -93,7 +90,7 @@ async def cancel_ends_the_program(box: AsyncSandbox) -> None:
     await still_works(box)
 
 
-@check(promise="2", title="Cancelling ends the whole tree", needs=REAL)
+@check("2", "Cancelling ends the whole tree", needs=REAL)
 async def cancel_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
     started = asyncio.Event()
     task = asyncio.ensure_future(box.exec(stubborn(token), on_output=lambda chunk: started.set()))
@@ -104,8 +101,8 @@ async def cancel_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
     await until(lambda: running(box, token), 0, "processes of a cancelled call are still there")
 
 
-@check(promise="7", title="A program that runs when the sandbox is closed ends with SandboxGoneError",
-       raises=("Process.wait:SandboxGoneError", "Process.output:SandboxGoneError"))  # fmt: skip
+@check("7", "A program that runs when the sandbox is closed ends with SandboxGoneError",
+       raises="Process.wait:SandboxGoneError Process.output:SandboxGoneError")  # fmt: skip
 async def closing_ends_programs(box: AsyncSandbox) -> None:
     process = await box.start("echo ready; sleep 1000")
     reader = process.output()
@@ -119,7 +116,7 @@ async def closing_ends_programs(box: AsyncSandbox) -> None:
     await process.aclose()
 
 
-@check(promise="2", title="Out of memory is a reason, and the sandbox survives", needs=frozenset({"oom", "python"}))
+@check("2", "Out of memory is a reason, and the sandbox survives", needs="oom python")
 async def out_of_memory_is_a_reason(context: Context) -> None:
     capabilities = await context.backend.capabilities()
     box = await context.open(resources=Resources(memory_bytes="96MiB"))
@@ -132,7 +129,7 @@ async def out_of_memory_is_a_reason(context: Context) -> None:
     await still_works(box)
 
 
-@check(promise="usage", title="usage() gives what the sandbox uses")
+@check("usage", "usage() gives what the sandbox uses")
 async def usage_of_the_sandbox_is_told(box: AsyncSandbox) -> None:
     await box.exec(["true"])
     usage = await box.usage()
@@ -142,7 +139,7 @@ async def usage_of_the_sandbox_is_told(box: AsyncSandbox) -> None:
     equal(usage.oom_kills, 0)
 
 
-@check(promise="start", title="A timeout of a background program is kept")
+@check("start", "A timeout of a background program is kept")
 async def start_honours_its_timeout(box: AsyncSandbox) -> None:
     process = await box.start("echo on; sleep 1000", timeout=0.4)
     result = await process.wait()
@@ -152,7 +149,7 @@ async def start_honours_its_timeout(box: AsyncSandbox) -> None:
 # Programs in the background.
 
 
-@check(promise="start", title="Write to a program, read its answer, end its input, wait")
+@check("start", "Write to a program, read its answer, end its input, wait")
 async def program_is_talked_to(box: AsyncSandbox) -> None:
     process = await box.start(["cat"])
     true(process.pid > 0, "it has a number")
@@ -166,7 +163,7 @@ async def program_is_talked_to(box: AsyncSandbox) -> None:
     equal((result.exit_code, result.reason, result.stdout), (0, "exited", "one\nzwei ü\n"))
 
 
-@check(promise="start", title="Output may be read by several readers, and after the end")
+@check("start", "Output may be read by several readers, and after the end")
 async def output_is_read_by_several(box: AsyncSandbox) -> None:
     process = await box.start("echo first; cat; echo last >&2")
 
@@ -182,7 +179,7 @@ async def output_is_read_by_several(box: AsyncSandbox) -> None:
     equal((await process.wait()).output, "first\nmiddle\nlast\n")
 
 
-@check(promise="5", title="A shell text of 100 KiB leaves no file behind, if it runs, is invalid or is killed")
+@check("5", "A shell text of 100 KiB leaves no file behind, if it runs, is invalid or is killed")
 async def long_program_leaves_no_file(box: AsyncSandbox) -> None:
     padding = "# padding\n" * (10 << 10)
     for text, kill in (
@@ -196,8 +193,8 @@ async def long_program_leaves_no_file(box: AsyncSandbox) -> None:
         equal([file.name for file in await box.files.list("/tmp")], [], f"{text[:10]!r}: the file is gone")
 
 
-@check(promise="start", title="Several tasks may wait, repeatedly; a timeout of wait does not end the program",
-       raises=("Process.wait:TimeoutError",))  # fmt: skip
+@check("start", "Several tasks may wait, repeatedly; a timeout of wait does not end the program",
+       raises="Process.wait:TimeoutError")  # fmt: skip
 async def several_may_wait(box: AsyncSandbox) -> None:
     process = await box.start(["cat"])
     await raises(TimeoutError, process.wait(timeout=0.05))
@@ -212,8 +209,8 @@ async def several_may_wait(box: AsyncSandbox) -> None:
     equal([result.stdout for result in results], ["still here"] * 4)
 
 
-@check(promise="start", title="Writing to a program without input, or with closed input, is ExecError",
-       raises=("Process.write:ExecError",))  # fmt: skip
+@check("start", "Writing to a program without input, or with closed input, is ExecError",
+       raises="Process.write:ExecError")  # fmt: skip
 async def write_without_input_is_an_error(box: AsyncSandbox) -> None:
     process = await box.start(["sleep", "1000"], stdin=False)
     await raises(ExecError, process.write(b"x"))
@@ -226,8 +223,7 @@ async def write_without_input_is_an_error(box: AsyncSandbox) -> None:
     await raises(ExecError, closed.write(b"x"))
 
 
-@check(promise="start", title="A signal reaches the program; after its end, a signal does nothing",
-       raises=("Process.signal:ExecError",))  # fmt: skip
+@check("start", "A signal reaches the program; after its end, a signal does nothing", raises="Process.signal:ExecError")
 async def signal_reaches_the_program(box: AsyncSandbox) -> None:
     process = await box.start("echo ready; sleep 1000")
     await anext(process.output())
@@ -240,7 +236,7 @@ async def signal_reaches_the_program(box: AsyncSandbox) -> None:
     await process.signal(signal.SIGKILL)
 
 
-@check(promise="start", title="A signal goes to the whole process group, and may be handled there", needs=REAL)
+@check("start", "A signal goes to the whole process group, and may be handled there", needs=REAL)
 async def signal_reaches_the_group(box: AsyncSandbox, token: str) -> None:
     loop = "while :; do sleep 0.1; done"
     text = f"sh -c '{loop} # {token}' & trap 'echo caught; exit 7' USR1; echo ready; {loop}"
@@ -252,7 +248,7 @@ async def signal_reaches_the_group(box: AsyncSandbox, token: str) -> None:
     await until(lambda: running(box, token), 0, "the child in the group did not get the signal")
 
 
-@check(promise="start", title="kill() ends the program and returns the result, also when repeated")
+@check("start", "kill() ends the program and returns the result, also when repeated")
 async def kill_ends_a_program(box: AsyncSandbox) -> None:
     process = await box.start("echo ready; sleep 1000")
     await anext(process.output())
@@ -264,7 +260,7 @@ async def kill_ends_a_program(box: AsyncSandbox) -> None:
     equal((await done.kill()).exit_code, 3, "one that has ended keeps its end")
 
 
-@check(promise="start", title="kill() ends all that the program started", needs=REAL)
+@check("start", "kill() ends all that the program started", needs=REAL)
 async def kill_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
     process = await box.start(stubborn(token))
     await anext(process.output())
@@ -272,7 +268,7 @@ async def kill_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
     await until(lambda: running(box, token), 0, "processes of a killed program are still there")
 
 
-@check(promise="start", title="aclose() and the end of async with end a program; aclose() may be called twice")
+@check("start", "aclose() and the end of async with end a program; aclose() may be called twice")
 async def process_is_closed(box: AsyncSandbox) -> None:
     process = await box.start(["sleep", "1000"])
     await process.aclose()
@@ -283,15 +279,14 @@ async def process_is_closed(box: AsyncSandbox) -> None:
     equal((await other.wait()).reason, "cancelled")
 
 
-@check(promise="start", title="A program without a terminal can't be resized", raises=("Process.resize:ExecError",))
+@check("start", "A program without a terminal can't be resized", raises="Process.resize:ExecError")
 async def resize_needs_a_terminal(box: AsyncSandbox) -> None:
     process = await box.start(["cat"])
     await raises(ExecError, process.resize(rows=10, columns=20))
     await process.kill()
 
 
-@check(promise="4", title="Unread output is kept up to the limit, then dropped; the program never blocks on it",
-       needs=REAL)  # fmt: skip
+@check("4", "Unread output is kept up to the limit, then dropped; the program never blocks on it", needs=REAL)
 async def unread_output_does_not_block(box: AsyncSandbox) -> None:
     process = await box.start("head -c 30000000 /dev/zero; echo end", output_limit_bytes=10_000)
     result = await process.wait()
@@ -300,7 +295,7 @@ async def unread_output_does_not_block(box: AsyncSandbox) -> None:
     true(len(kept) < 11_000 and kept.endswith(b"end\n"), f"{len(kept)} bytes were kept of a limit of 10000")
 
 
-@check(promise="4", title="A reader that stops reading does not block the program", needs=REAL)
+@check("4", "A reader that stops reading does not block the program", needs=REAL)
 async def reader_that_leaves_frees_the_program(box: AsyncSandbox) -> None:
     process = await box.start("head -c 30000000 /dev/zero; echo end >&2")
     reader = process.output()
@@ -310,8 +305,8 @@ async def reader_that_leaves_frees_the_program(box: AsyncSandbox) -> None:
     equal((result.exit_code, result.stderr), (0, "end\n"))
 
 
-@check(promise="7", title="start raises in a sandbox that is gone or closed, and so do its programs",
-       raises=("start:SandboxGoneError", "start:SandboxClosedError"))  # fmt: skip
+@check("7", "start raises in a sandbox that is gone or closed, and so do its programs",
+       raises="start:SandboxGoneError start:SandboxClosedError")  # fmt: skip
 async def start_needs_a_living_sandbox(context: Context, box: AsyncSandbox) -> None:
     await box.aclose()
     await raises(SandboxClosedError, box.start("true"))

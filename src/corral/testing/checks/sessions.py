@@ -14,7 +14,7 @@ from corral.sessions.record import Entry
 from corral.sessions.session import SessionCommand, SessionLogs, ShellSession
 from corral.testing.check import REAL, Context, check, equal, raises, true
 
-TERMINAL = frozenset({"pty", "shell"})
+TERMINAL = "pty shell"
 
 
 async def _run(session: ShellSession, text: str) -> tuple[SessionCommand, SessionLogs]:
@@ -34,7 +34,7 @@ async def _join(entries: AsyncIterator[Entry]) -> dict[str, bytes]:
     return joined
 
 
-@check(promise="CanRecord", title="A recorded program is found by its name, and forgotten")
+@check("CanRecord", "A recorded program is found by its name, and forgotten")
 async def recorded_program_has_a_name(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded(["echo", "said"], name="one/ two", note=b"first")
     equal((await recorded.wait()).exit_code, 0)
@@ -52,7 +52,7 @@ async def recorded_program_has_a_name(box: AsyncSandbox) -> None:
     equal(list(await box.list_recorded()), [])
 
 
-@check(promise="CanRecord", title="Any number of readers read a record from its start to the end", needs=REAL)
+@check("CanRecord", "Any number of readers read a record from its start to the end", needs=REAL)
 async def record_is_followed(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("while read -r l; do echo out $l; echo err $l >&2; done", name="r")
     early = asyncio.ensure_future(_join(recorded.entries()))
@@ -74,7 +74,7 @@ async def record_is_followed(box: AsyncSandbox) -> None:
     await raises(ExecError, recorded.write("3\n"))
 
 
-@check(promise="4", title="A record is bounded, and a gap shows that something was dropped", needs=REAL)
+@check("4", "A record is bounded, and a gap shows that something was dropped", needs=REAL)
 async def record_is_bounded(box: AsyncSandbox) -> None:
     text = "head -c 3000000 /dev/zero; echo; echo last"
     recorded = await box.start_recorded(text, name="r", limit_bytes=500_000, note=b"kept")
@@ -89,7 +89,7 @@ async def record_is_bounded(box: AsyncSandbox) -> None:
     true(sum(gap > 0 for gap in gaps) == 1, "one gap, after the note")
 
 
-@check(promise="CanRecord", title="A recorded program is signalled, and killed with its whole tree", needs=REAL)
+@check("CanRecord", "A recorded program is signalled, and killed with its whole tree", needs=REAL)
 async def recorded_program_is_ended(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("trap 'exit 9' TERM; echo ready; while :; do sleep 0.1; done", name="a")
     async for entry in recorded.entries():
@@ -104,7 +104,7 @@ async def recorded_program_is_ended(box: AsyncSandbox) -> None:
     equal((await other.wait()).reason, "cancelled")
 
 
-@check(promise="CanSession", title="A session's shell keeps its folder, variables, functions and $!", needs=REAL)
+@check("CanSession", "A session's shell keeps its folder, variables, functions and $!", needs=REAL)
 async def session_keeps_state(box: AsyncSandbox) -> None:
     session = await box.open_session("work")
     await raises(NameTakenError, box.open_session("work"))
@@ -121,7 +121,7 @@ async def session_keeps_state(box: AsyncSandbox) -> None:
     await raises(NotRecordedError, box.find_session("work"))
 
 
-@check(promise="CanSession", title="No command can keep the next one from running", needs=REAL)
+@check("CanSession", "No command can keep the next one from running", needs=REAL)
 async def session_survives_commands(context: Context) -> None:
     session = await (await context.open()).open_session("work")
     for text in ("if then", "echo 'open", "exec >/dev/null 2>&1", "exec 1>&- 2>&-", "printf() { :; }; read() { :; }",
@@ -137,7 +137,7 @@ async def session_survives_commands(context: Context) -> None:
     equal(await _output(session, text), "done\n")
 
 
-@check(promise="CanSession", title="A session ends with its shell, and reports that", needs=REAL)
+@check("CanSession", "A session ends with its shell, and reports that", needs=REAL)
 async def session_ends(box: AsyncSandbox) -> None:
     for number, (text, code) in enumerate((("exit 3", 3), ("kill -9 $$", 137), ("exec sh -c 'exit 4'", 4),
                                            ("set -e; false; echo never", 1))):  # fmt: skip
@@ -150,7 +150,7 @@ async def session_ends(box: AsyncSandbox) -> None:
         await session.delete()
 
 
-@check(promise="CanSession", title="Commands are queued, fed, followed and read again", needs=REAL)
+@check("CanSession", "Commands are queued, fed, followed and read again", needs=REAL)
 async def session_commands_are_followed(box: AsyncSandbox) -> None:
     session = await box.open_session("work")
     first = await session.run("read -r a; echo got $a; echo err >&2", wait=False, input_echo=True)
@@ -172,7 +172,7 @@ async def _collect(session: ShellSession, command_id: str) -> list[bytes]:
     return [chunk.data async for chunk in session.follow(command_id)]
 
 
-@check(promise="CanSession", title="A command is interrupted, and the shell and older children survive", needs=REAL)
+@check("CanSession", "A command is interrupted, and the shell and older children survive", needs=REAL)
 async def session_command_is_interrupted(context: Context) -> None:
     session = await (await context.open()).open_session("work")
     await session.run("x=1; sleep 1000 &")
@@ -189,7 +189,7 @@ async def session_command_is_interrupted(context: Context) -> None:
         equal(await _output(session, "trap - INT; echo $x; kill -0 $! && echo alive"), "1\nalive\n", text)
 
 
-@check(promise="4", title="Much output in a session is bounded, with a note of what was cut", needs=REAL)
+@check("4", "Much output in a session is bounded, with a note of what was cut", needs=REAL)
 async def session_flood_is_bounded(box: AsyncSandbox) -> None:
     session = await box.open_session("work", limit_bytes=500_000)
     for listens in (True, False):
@@ -208,15 +208,14 @@ async def session_flood_is_bounded(box: AsyncSandbox) -> None:
         equal(await _output(session, "echo next"), "next\n")
 
 
-@check(promise="3", title="A child in the background does not delay a session's command", needs=REAL)
+@check("3", "A child in the background does not delay a session's command", needs=REAL)
 async def session_child_does_not_delay(context: Context) -> None:
     session = await (await context.open()).open_session("work")
     command, logs = await _run(session, "(sleep 1000; echo late) & echo done")
     equal((command.exit_code, logs.output), (0, b"done\n"))
 
 
-@check(promise="CanTerminal", title="A terminal has several readers, is resized and found again, and reports its end",
-       needs=TERMINAL)  # fmt: skip
+@check("CanTerminal", "A terminal has several readers, is resized and found again, and reports its end", needs=TERMINAL)
 async def terminal_is_shared(box: AsyncSandbox) -> None:
     terminal = await box.open_pty("t", "stty size; read -r a; stty size; exit 6", rows=30, columns=90)
     await raises(NameTakenError, box.open_pty("t"))
@@ -241,7 +240,7 @@ async def _watch(box: AsyncSandbox, name: str) -> bytes:
     return b"".join([data async for data in (await box.find_pty(name)).output()])
 
 
-@check(promise="CanTerminal", title="Without a command, a terminal has a login shell", needs=TERMINAL)
+@check("CanTerminal", "Without a command, a terminal has a login shell", needs=TERMINAL)
 async def terminal_has_a_shell(box: AsyncSandbox) -> None:
     terminal = await box.open_pty("t", env={"WHO": "me"})
     await terminal.write("echo $WHO-$TERM; exit 3\n")
@@ -263,7 +262,7 @@ async def read_until(process: AsyncProcess, text: str) -> str:
     raise AssertionError(f"{text!r} never came: {seen!r}")
 
 
-@check(promise="start", title="pty=True gives a real terminal of the requested size", needs=TERMINAL)
+@check("start", "pty=True gives a real terminal of the requested size", needs=TERMINAL)
 async def terminal_is_real(box: AsyncSandbox) -> None:
     text = "test -t 0 && test -t 1 && test -t 2 && echo terminal; stty size; echo err >&2"
     process = await box.start(text, pty=True, rows=33, columns=101)
@@ -272,7 +271,7 @@ async def terminal_is_real(box: AsyncSandbox) -> None:
     equal(result.exit_code, 0)
 
 
-@check(promise="start", title="A terminal is resized, and the program gets the signal", needs=TERMINAL)
+@check("start", "A terminal is resized, and the program gets the signal", needs=TERMINAL)
 async def terminal_is_resized(box: AsyncSandbox) -> None:
     text = "trap 'stty size; exit 5' WINCH; echo ready; while :; do sleep 0.1; done"
     process = await box.start(text, pty=True)
@@ -284,7 +283,7 @@ async def terminal_is_resized(box: AsyncSandbox) -> None:
     await raises(ExecError, process.resize(rows=50, columns=120))
 
 
-@check(promise="start", title="Ctrl-C interrupts, and close_stdin is the end of file", needs=TERMINAL)
+@check("start", "Ctrl-C interrupts, and close_stdin is the end of file", needs=TERMINAL)
 async def terminal_keys_work(box: AsyncSandbox) -> None:
     process = await box.start("trap 'echo interrupted; exit 9' INT; echo ready; while :; do sleep 0.1; done", pty=True)
     await read_until(process, "ready")
@@ -299,7 +298,7 @@ async def terminal_keys_work(box: AsyncSandbox) -> None:
     equal((await reader.wait()).exit_code, 0)
 
 
-@check(promise="3", title="A terminal's last output is not lost, even if the program ends at once", needs=TERMINAL)
+@check("3", "A terminal's last output is not lost, even if the program ends at once", needs=TERMINAL)
 async def terminal_last_words_are_not_lost(box: AsyncSandbox) -> None:
     for number in range(15):
         result = await (await box.start(f"echo line {number}; printf END", pty=True)).wait()
@@ -308,14 +307,14 @@ async def terminal_last_words_are_not_lost(box: AsyncSandbox) -> None:
     true(result.stdout.endswith("20000\r\nEND"), f"the end of much output: {result.stdout[-40:]!r}")
 
 
-@check(promise="3", title="A background child that holds the terminal does not delay the end", needs=TERMINAL)
+@check("3", "A background child that holds the terminal does not delay the end", needs=TERMINAL)
 async def terminal_held_by_a_child_does_not_delay(box: AsyncSandbox) -> None:
     process = await box.start("(trap '' HUP; sleep 1000) & echo done", pty=True)
     result = await process.wait(timeout=30)
     equal((result.stdout, result.exit_code), ("done\r\n", 0))
 
 
-@check(promise="start", title="A terminal of an invalid size is refused", raises=("start:InvalidCommandError",))
+@check("start", "A terminal of an invalid size is refused", raises="InvalidCommandError")
 async def impossible_size_is_refused(box: AsyncSandbox) -> None:
     for rows, columns in ((0, 80), (24, 0), (-1, 80), (24, 70_000), (True, 80)):
         await raises(InvalidCommandError, box.start("true", pty=True, rows=rows, columns=columns))

@@ -45,7 +45,7 @@ def describe_host_tree(root: Path) -> dict[str, tuple[str, int, bytes]]:
     return found
 
 
-@check(promise="files.upload", title="A tree is uploaded and downloaded with modes, links, empty folders and odd names")
+@check("files.upload", "A tree is uploaded and downloaded with modes, links, empty folders and odd names")
 async def tree_makes_the_round_trip(context: Context, box: AsyncSandbox) -> None:
     source, back = context.scratch / "source", context.scratch / "back"
     source.mkdir()
@@ -58,8 +58,8 @@ async def tree_makes_the_round_trip(context: Context, box: AsyncSandbox) -> None
     equal(describe_host_tree(back), describe_host_tree(source))
 
 
-@check(promise="files.upload", title="One file is uploaded to a name, into a folder, or over another; its mode is kept",
-       raises=("files.upload:FileNotFoundError",))  # fmt: skip
+@check("files.upload", "One file is uploaded to a name, into a folder, or over another; its mode is kept",
+       raises="FileNotFoundError")  # fmt: skip
 async def single_files_are_copied(context: Context, box: AsyncSandbox) -> None:
     source = context.scratch / "tool.sh"
     source.write_text("#!/bin/sh\n")
@@ -75,9 +75,8 @@ async def single_files_are_copied(context: Context, box: AsyncSandbox) -> None:
     await raises(SandboxFileError, box.files.upload(context.scratch / "fifo", "x"))
 
 
-@check(promise="files.download", title="A file is downloaded to a name, a folder or over another; none is left partial",
-       raises=("files.download:SandboxFileNotFoundError", "files.download:SandboxFileTooLargeError",
-               "files.download:FileExistsError"))  # fmt: skip
+@check("files.download", "A file is downloaded to a name, a folder or over another; none is left partial",
+       raises="SandboxFileNotFoundError SandboxFileTooLargeError FileExistsError")  # fmt: skip
 async def single_files_come_out(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("data.bin", bytes(range(256)), mode=0o600)
     await box.files.write("tree/file", b"x" * 2000)
@@ -97,7 +96,7 @@ async def single_files_come_out(context: Context, box: AsyncSandbox) -> None:
     equal(names, ["data.bin", "deep", "fifo"], "what is left on the host")
 
 
-@check(promise="files.download", title="Links out of the folder are not downloaded, and no link is followed")
+@check("files.download", "Links out of the folder are not downloaded, and no link is followed")
 async def hostile_links_stay_inside(context: Context, box: AsyncSandbox) -> None:
     secret = context.scratch / "secret"
     secret.mkdir()
@@ -119,7 +118,7 @@ async def hostile_links_stay_inside(context: Context, box: AsyncSandbox) -> None
     equal((secret / "key").read_text(), "hush")
 
 
-@check(promise="files.download", title="setuid bits and devices never reach the host")
+@check("files.download", "setuid bits and devices never reach the host")
 async def privileges_stay_inside(context: Context, box: AsyncSandbox) -> None:
     await box.files.write("tree/su", "x")
     await box.files.chmod("tree/su", 0o4755)
@@ -131,8 +130,8 @@ async def privileges_stay_inside(context: Context, box: AsyncSandbox) -> None:
     true(not (context.scratch / "out" / "fifo").exists(), "a FIFO came out")
 
 
-@check(promise="files.pack", title="pack gives a tar with relative names; unpack extracts one and counts its members",
-       raises=("files.pack:SandboxFileNotFoundError",))  # fmt: skip
+@check("files.pack", "pack gives a tar with relative names; unpack extracts one and counts its members",
+       raises="SandboxFileNotFoundError")  # fmt: skip
 async def archives_are_packed_and_unpacked(box: AsyncSandbox) -> None:
     await box.files.write("tree/a/file", "content", mode=0o600)
     await box.files.mkdir("tree/empty", mode=0o711)
@@ -154,8 +153,7 @@ async def archives_are_packed_and_unpacked(box: AsyncSandbox) -> None:
         equal(tar.getnames(), ["file"])
 
 
-@check(promise="files.unpack", title="A broken archive, or a member outside of the folder, is refused",
-       raises=("files.unpack:SandboxFileError",))  # fmt: skip
+@check("files.unpack", "A broken archive, or a member outside of the folder, is refused", raises="SandboxFileError")
 async def hostile_archives_are_refused(box: AsyncSandbox) -> None:
     await box.files.mkdir("target")
     whole = make_tar(("file", b"x" * 5000))
@@ -176,7 +174,7 @@ async def hostile_archives_are_refused(box: AsyncSandbox) -> None:
     await still_works(box)
 
 
-@check(promise="4", title="Copying a tree of 64 MB does not grow our own memory", needs=frozenset({"bounded"}))
+@check("4", "Copying a tree of 64 MB does not grow our own memory", needs="bounded")
 async def large_tree_is_bounded(context: Context, box: AsyncSandbox) -> None:
     source = context.scratch / "large"
     source.mkdir()

@@ -24,11 +24,11 @@ from corral.testing.hostile import (
 )
 from corral.testing.hostile.canary import Canaries, plant
 from corral.testing.hostile.probe import Finding, HostView, Probe, Verdict
-from corral.testing.hostile.run import RESOURCES, Outcome, Report, attack, besiege, prove
+from corral.testing.hostile.run import RESOURCES, Outcome, Report, besiege, prove
 
 __all__ = [
-    "ALL", "RESOURCES", "Canaries", "Finding", "HostView", "Outcome", "Probe", "Report", "Verdict", "attack", "besiege",
-    "plant", "prove", "soft_limits",
+    "ALL", "RESOURCES", "Canaries", "Finding", "HostView", "Outcome", "Probe", "Report", "Verdict", "besiege", "plant",
+    "prove", "soft_limits",
 ]  # fmt: skip
 
 _AREAS = (files, traps, kernel, proc, memory, resources, counters, network, lifetime, terminal, lateral)

@@ -5,15 +5,18 @@ Each takes a little more than a sandbox may have, and far less than would hurt t
 
 from __future__ import annotations
 
+import functools
+
 from corral.testing.hostile.probe import Probe, expect_stopped_or_ended, expect_stopped_or_killed
 
-ASYNCHRONOUS_IO = Probe(
-    "take-all-asynchronous-input-and-output", "resources", "host_dos", "the filter refuses io_setup and its like", """
+_probe = functools.partial(Probe, area="resources")
+
+ASYNCHRONOUS_IO = _probe(
+    "take-all-asynchronous-input-and-output", "host_dos", "the filter refuses io_setup and its like", """
 try_each(lambda events: kernel("io_setup", events, (ctypes.c_ulong * 1)()), (8, 65536))
 """)  # fmt: skip
 
-LOCKS = Probe(
-    "pile-up-file-locks", "resources", "host_dos", "init counts a sandbox's locks, and ends programs with too many", """
+LOCKS = _probe("pile-up-file-locks", "host_dos", "init counts a sandbox's locks, and ends programs with too many", """
 files = [os.memfd_create("locked") for _ in range(20)]
 files += [os.open(f"locked-{number}", os.O_CREAT | os.O_RDWR) for number in range(20)]
 taken, why = repeat(lambda n: fcntl.lockf(files[n % 40], fcntl.LOCK_EX, 1, n // 40 * 2), 20000)
@@ -23,8 +26,8 @@ time.sleep(8)
 breached(f"{taken} locks, which no cgroup counts")
 """, timeout=20, expect=expect_stopped_or_ended, alone=True)  # fmt: skip
 
-LOCKS_OF_MANY = Probe(
-    "pile-up-file-locks-in-many-processes", "resources", "host_dos",
+LOCKS_OF_MANY = _probe(
+    "pile-up-file-locks-in-many-processes", "host_dos",
     "the locks of all processes of a sandbox are counted together", """
 for _ in range(19):
     if os.fork() == 0:
@@ -36,8 +39,8 @@ time.sleep(8)
 breached("20000 locks, which no cgroup counts")
 """, timeout=20, expect=expect_stopped_or_ended, alone=True)  # fmt: skip
 
-HIDDEN_LOCKS = Probe(
-    "hide-file-locks-from-whoever-counts-them", "resources", "host_dos",
+HIDDEN_LOCKS = _probe(
+    "hide-file-locks-from-whoever-counts-them", "host_dos",
     "the filter refuses locks of open files, and processes that share one table of descriptors", """
 descriptor = os.memfd_create("locked")
 whole = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)
@@ -51,8 +54,8 @@ try_all({"a lock of an open file": lambda: fcntl.fcntl(descriptor, 37, whole),
          "a process with our descriptors": share_descriptors}, (errno.EINVAL, *REFUSED))
 """)  # fmt: skip
 
-SOCKET_FILTERS = Probe(
-    "attach-filters-to-sockets", "resources", "host_dos",
+SOCKET_FILTERS = _probe(
+    "attach-filters-to-sockets", "host_dos",
     "the filter refuses them: the memory for compiled filters has one limit for the whole machine", """
 code = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0xFFFF), 8)
 program = struct.pack("HxxxxxxQ", 1, ctypes.addressof(code))
@@ -64,8 +67,8 @@ def attach(option):
 try_each(attach, {"SO_ATTACH_FILTER": 26, "SO_ATTACH_REUSEPORT_CBPF": 51}, (errno.ENOPROTOOPT, *REFUSED))
 """)  # fmt: skip
 
-FLOW_LABELS = Probe(
-    "lease-flow-labels", "resources", "host_dos", "the filter refuses them: there are 4,096 for the whole machine", """
+FLOW_LABELS = _probe(
+    "lease-flow-labels", "host_dos", "the filter refuses them: there are 4,096 for the whole machine", """
 request = socket.inet_pton(socket.AF_INET6, "::1") + struct.pack("=IBBHHHI", 0, 0, 255, 1, 6, 60, 0)
 def lease():
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
@@ -103,24 +106,24 @@ for path in ("/dev/null", "/dev/urandom"):
     fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
 """
 
-DEVICES = Probe(
-    "watch-and-lock-the-devices-of-the-host", "lateral", "lateral",
+DEVICES = _probe(
+    "watch-and-lock-the-devices-of-the-host", "lateral",
     "as root, the launcher makes device nodes for each sandbox",
     "PATHS = [f'/dev/{name}' for name in ('null', 'zero', 'full', 'random', 'urandom')]" + _WATCH,
-    neighbour_code=_TRY_LOCK, needs_hard="devices",
+    neighbour_code=_TRY_LOCK, needs_hard="devices", area="lateral",
 )  # fmt: skip
 
-MASKS = Probe(
-    "watch-and-lock-what-covers-proc", "lateral", "lateral", "each sandbox has its own files as masks",
+MASKS = _probe(
+    "watch-and-lock-what-covers-proc", "lateral", "each sandbox has its own files as masks",
     "PATHS = [f'/proc/{name}' for name in ('kcore', 'keys', 'locks', 'kallsyms', 'slabinfo')]" + _WATCH,
-    neighbour_code="fcntl.flock(os.open('/proc/locks', os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)",
+    neighbour_code="fcntl.flock(os.open('/proc/locks', os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)", area="lateral",
 )  # fmt: skip
 
 _OWN_USER = "as root, each sandbox has its own user id; otherwise "
 """The defence against using up what the kernel counts for each user."""
 
-IN_FLIGHT = Probe(
-    "put-descriptors-in-flight", "resources", "neighbour_dos",
+IN_FLIGHT = _probe(
+    "put-descriptors-in-flight", "neighbour_dos",
     _OWN_USER + "init checks whether too many are in flight, and ends their senders", """
 raise_descriptor_limit()
 pairs = []
@@ -137,8 +140,8 @@ ours, theirs = socket.socketpair()
 socket.send_fds(ours, [b"x"], [0])
 """)  # fmt: skip
 
-HIDDEN_IN_FLIGHT = Probe(
-    "hide-descriptors-in-flight-in-sockets-in-flight", "resources", "neighbour_dos",
+HIDDEN_IN_FLIGHT = _probe(
+    "hide-descriptors-in-flight-in-sockets-in-flight", "neighbour_dos",
     _OWN_USER + "programs that hold even a few are ended while the user is short of them", """
 descriptor = os.open("/dev/null", os.O_RDONLY)
 outer, queue = socket.socketpair()
@@ -160,8 +163,8 @@ if size < 65536:
     breached(f"a new pipe holds {size} bytes")
 """
 
-PIPE_PAGES = Probe(
-    "shrink-everybodys-pipes", "resources", "neighbour_dos",
+PIPE_PAGES = _probe(
+    "shrink-everybodys-pipes", "neighbour_dos",
     _OWN_USER + "init checks whether new pipes are small, and ends programs with too many pipes", """
 raise_descriptor_limit()
 def open_pipes():
@@ -178,8 +181,8 @@ for child in helpers:
 held(f"{len(pipes)} pipes in each of three processes")
 """, timeout=20, expect=expect_stopped_or_killed, neighbour_code=_SMALL_PIPES)  # fmt: skip
 
-HIDDEN_PIPES = Probe(
-    "shrink-everybodys-pipes-from-hidden-threads", "resources", "neighbour_dos",
+HIDDEN_PIPES = _probe(
+    "shrink-everybodys-pipes-from-hidden-threads", "neighbour_dos",
     _OWN_USER + "init counts the descriptors of every thread, not only of a process's first one", """
 raise_descriptor_limit()
 LIBC.mmap.restype = ctypes.c_void_p
@@ -197,8 +200,8 @@ hold()
 held("1440 pipes in three threads")
 """, timeout=20, expect=expect_stopped_or_killed, neighbour_code=_SMALL_PIPES)  # fmt: skip
 
-EPOLL_WATCHES = Probe(
-    "use-up-epoll-watches", "resources", "neighbour_dos",
+EPOLL_WATCHES = _probe(
+    "use-up-epoll-watches", "neighbour_dos",
     _OWN_USER + "init checks whether the user can have one more, and ends programs that hold many", """
 import select
 watched = [os.eventfd(0) for _ in range(400)]

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+
 from corral.testing.hostile.probe import Probe
 
+_probe = functools.partial(Probe, area="files")
 _OWN_ROOT = "each sandbox has its own root by pivot_root, with the host's tree detached"
 _NO_HOST_PATH = "no path of the host is visible but the read-only base"
 _NO_CAPS = "no capability, and the seccomp list"
 
-READ_SHADOW = Probe(
-    "read-the-hosts-password-hashes", "files", "host_leak", "/etc is written new, never copied from the host", """
+READ_SHADOW = _probe(
+    "read-the-hosts-password-hashes", "host_leak", "/etc is written new, never copied from the host", """
 for path in ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/proc/self/root/etc/shadow", "/proc/1/root/etc/shadow"):
     if any(line.partition(b":")[2].startswith(b"$") for line in peek(path).splitlines()):
         breached(f"{path} holds a hash")
 held("no file with a hash in it")
 """)  # fmt: skip
 
-READ_CANARY = Probe(
-    "read-a-file-of-the-host-by-any-path", "files", "host_leak", _OWN_ROOT, """
+READ_CANARY = _probe("read-a-file-of-the-host-by-any-path", "host_leak", _OWN_ROOT, """
 roots = ["", "/proc/self/root", "/proc/self/cwd/../../../../../..", "/.." * 12, "/proc/thread-self/root"]
 for pid in pids():
     roots += [f"/proc/{pid}/root", f"/proc/{pid}/cwd" + "/.." * 10]
@@ -28,8 +30,7 @@ if found:
 held(f"{len(roots)} ways tried for {len(T['canary_paths'])} files")
 """)  # fmt: skip
 
-WRITE_CANARY = Probe(
-    "open-a-file-of-the-host-for-writing", "files", "escape", _OWN_ROOT, """
+WRITE_CANARY = _probe("open-a-file-of-the-host-for-writing", "escape", _OWN_ROOT, """
 cases = []
 for path in T["canary_paths"]:
     for root in ("", "/proc/1/root", "/proc/self/root/../..", "/proc/1/cwd/../../../.."):
@@ -37,8 +38,7 @@ for path in T["canary_paths"]:
 try_each(os.open, cases, NOT_THERE)
 """)  # fmt: skip
 
-LIST_HOMES = Probe(
-    "list-the-homes-of-the-host", "files", "host_leak", _NO_HOST_PATH, """
+LIST_HOMES = _probe("list-the-homes-of-the-host", "host_leak", _NO_HOST_PATH, """
 strange = sorted(set(os.listdir("/home")) - {"daytona"})
 usual = (".bashrc", ".profile", ".cache", "corral")
 for home in ("/root", "/mnt", "/media", "/srv", "/opt"):
@@ -50,14 +50,13 @@ for name in (".ssh", ".aws", ".config/gcloud", ".kube", ".docker", ".netrc", ".g
 breached(f"found {strange[:10]}") if strange else held("only the sandbox's own home")
 """)  # fmt: skip
 
-FIND_DATA_FOLDER = Probe(
-    "reach-the-engines-own-folders", "files", "lateral", _OWN_ROOT, """
+FIND_DATA_FOLDER = _probe("reach-the-engines-own-folders", "lateral", _OWN_ROOT, """
 paths = (*T["host_folders"], "/d", "/l0", "/e", "/u", "/w", "/proc/1/cwd/d", "/tmp/d/0/u")
 try_each(os.listdir, paths, NOT_THERE)
 """)  # fmt: skip
 
-PROC_ROOT = Probe(
-    "walk-out-through-magic-links", "files", "escape", "init is not dumpable; every process has the same root", """
+PROC_ROOT = _probe(
+    "walk-out-through-magic-links", "escape", "init is not dumpable; every process has the same root", """
 here = os.stat("/")
 looked = 0
 for pid in pids():
@@ -75,8 +74,8 @@ for pid in pids():
 held(f"{looked} links, all inside")
 """)  # fmt: skip
 
-MAP_FILES = Probe(
-    "open-what-other-processes-have-mapped", "files", "host_leak", "ptrace access is refused: init is not dumpable", """
+MAP_FILES = _probe(
+    "open-what-other-processes-have-mapped", "host_leak", "ptrace access is refused: init is not dumpable", """
 def attempt(path):
     if os.path.islink(path):
         return os.readlink(path)
@@ -85,8 +84,7 @@ names = ("mem", "maps", "environ", "auxv", "map_files", "fd", "root", "cwd", "ns
 try_each(attempt, [f"/proc/1/{name}" for name in names], NOT_THERE)
 """)  # fmt: skip
 
-LEAKED_DESCRIPTORS = Probe(
-    "use-a-descriptor-that-was-left-open", "files", "escape", "close_range from 3 on before execve", """
+LEAKED_DESCRIPTORS = _probe("use-a-descriptor-that-was-left-open", "escape", "close_range from 3 on before execve", """
 listing = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
 left = [int(name) for name in os.listdir(listing) if int(name) != listing]
 script = os.path.realpath(sys.argv[0]) if sys.argv else ""
@@ -107,9 +105,8 @@ for number in left:
 held(" ".join(log))
 """)  # fmt: skip
 
-OTHERS_DESCRIPTORS = Probe(
-    "take-descriptors-of-other-processes", "files", "escape",
-    "ptrace access is refused; pidfd_getfd is not on the list", """
+OTHERS_DESCRIPTORS = _probe(
+    "take-descriptors-of-other-processes", "escape", "ptrace access is refused; pidfd_getfd is not on the list", """
 found = []
 for pid in pids():
     if pid == os.getpid():
@@ -128,8 +125,7 @@ except OSError as error:
     held(f"nothing visible; pidfd_getfd {name_of(error.errno)}")
 """)  # fmt: skip
 
-REMOUNT = Probe(
-    "mount-remount-or-unmount", "files", "escape", _NO_CAPS, """
+REMOUNT = _probe("mount-remount-or-unmount", "escape", _NO_CAPS, """
 REMOUNT, BIND, NOSUID = 32, 4096, 2
 try_each(kernel, {
     "bind": ("mount", b"/", b"/tmp", b"", BIND, None),
@@ -149,8 +145,7 @@ try_each(kernel, {
 })
 """)  # fmt: skip
 
-CHROOT = Probe(
-    "escape-by-chroot", "files", "escape", _NO_CAPS, """
+CHROOT = _probe("escape-by-chroot", "escape", _NO_CAPS, """
 def attempt():
     os.makedirs("/tmp/jail", exist_ok=True)
     outside = os.open("/", os.O_RDONLY)
@@ -163,8 +158,7 @@ def attempt():
 try_all({"chroot": attempt})
 """)  # fmt: skip
 
-DEVICE_NODES = Probe(
-    "make-device-nodes", "files", "escape", "seccomp on mknod, nodev on every mount, no capability", """
+DEVICE_NODES = _probe("make-device-nodes", "escape", "seccomp on mknod, nodev on every mount, no capability", """
 def attempt(folder, kind, major, minor):
     path = f"{folder}/node-{major}-{minor}"
     os.mknod(path, kind | 0o666, os.makedev(major, minor))
@@ -178,8 +172,8 @@ try_each(attempt, {f"{name} in {folder}": (folder, *device)
                    for name, device in devices.items() for folder in ("/tmp", "/dev/shm", ".")})
 """)  # fmt: skip
 
-RAW_DEVICES = Probe(
-    "open-devices-of-the-host", "files", "escape", "each sandbox has its own /dev with six harmless devices", """
+RAW_DEVICES = _probe(
+    "open-devices-of-the-host", "escape", "each sandbox has its own /dev with six harmless devices", """
 harmless = {"null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "ptmx", "pts", "shm"}
 strange = sorted(set(os.listdir("/dev")) - harmless)
 if strange:
@@ -189,15 +183,14 @@ names = ("mem", "kmem", "port", "kmsg", "sda", "vda", "nvme0n1", "loop0", "loop-
 try_each(lambda name: os.open(f"/dev/{name}", os.O_RDONLY), names, NOT_THERE)
 """)  # fmt: skip
 
-NEW_DEVICES = Probe(
-    "put-something-into-dev", "files", "info", "/dev is read-only", """
+NEW_DEVICES = _probe("put-something-into-dev", "info", "/dev is read-only", """
 try_all({"create": lambda: os.open("/dev/corral-new", os.O_CREAT | os.O_WRONLY),
          "link": lambda: os.symlink("/", "/dev/corral-link") or 1, "remove": lambda: os.unlink("/dev/null") or 1},
         (errno.EROFS, *REFUSED))
 """)  # fmt: skip
 
-FILE_HANDLES = Probe(
-    "open-files-by-inode-number", "files", "escape", "open_by_handle_at and name_to_handle_at are not on the list", """
+FILE_HANDLES = _probe(
+    "open-files-by-inode-number", "escape", "open_by_handle_at and name_to_handle_at are not on the list", """
 handle = ctypes.create_string_buffer(struct.pack("=Ii", 8, 1) + struct.pack("=II", 2, 0) + bytes(120))
 root = os.open("/", os.O_RDONLY)
 try_each(kernel, {"root inode": ("open_by_handle_at", root, handle, os.O_RDONLY),
@@ -205,15 +198,14 @@ try_each(kernel, {"root inode": ("open_by_handle_at", root, handle, os.O_RDONLY)
                   "name": ("name_to_handle_at", -100, b"/usr", None, None, 0)})
 """)  # fmt: skip
 
-SYSTEM_FILES = Probe(
-    "open-system-programs-for-writing", "files", "escape", "copy-on-write over a read-only layer", """
+SYSTEM_FILES = _probe("open-system-programs-for-writing", "escape", "copy-on-write over a read-only layer", """
 names = ("/usr/bin/env", "/usr/bin/python3", "/bin/sh", "/usr/lib/os-release", "/opt/corral/python/bin/python3")
 try_each(lambda name: os.open(name, os.O_WRONLY), names,
          (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ETXTBSY, errno.EOVERFLOW))
 """)  # fmt: skip
 
-HARD_LINKS = Probe(
-    "reach-lower-files-by-hard-links", "files", "escape",
+HARD_LINKS = _probe(
+    "reach-lower-files-by-hard-links", "escape",
     "each sandbox has its own overlay, and hard links to files of other users are refused", """
 def attempt(source):
     target = f"/tmp/link-{os.path.basename(source)}"
@@ -227,8 +219,7 @@ try_each(attempt, ("/usr/bin/env", "/usr/lib/os-release", "/proc/self/exe"),
          (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EROFS, errno.EOVERFLOW, errno.ENOENT))
 """)  # fmt: skip
 
-SETUID = Probe(
-    "gain-privileges-by-a-setuid-file", "files", "escape", "no_new_privs, and nosuid on every mount", """
+SETUID = _probe("gain-privileges-by-a-setuid-file", "escape", "no_new_privs, and nosuid on every mount", """
 import shutil, subprocess
 open_mounts = [line.split()[4] for line in read("/proc/self/mountinfo", 1 << 20).decode().splitlines()
                if "nosuid" not in line.split()[5] and not line.split()[4].startswith(("/dev/", "/proc/"))]
@@ -244,9 +235,8 @@ if before != after:
 held(before.strip())
 """)  # fmt: skip
 
-OVERLAY_ATTRIBUTES = Probe(
-    "forge-the-overlays-own-marks", "files", "escape", "the kernel does not let programs inside set overlay attributes",
-    """
+OVERLAY_ATTRIBUTES = _probe(
+    "forge-the-overlays-own-marks", "escape", "the kernel does not let programs inside set overlay attributes", """
 os.makedirs("/tmp/forged", exist_ok=True)
 def attempt(name, value):
     os.setxattr("/tmp/forged", name, value)
@@ -258,8 +248,7 @@ cases = (("user.overlay.redirect", b"/usr/bin"), ("user.overlay.opaque", b"y"), 
 try_each(attempt, cases, (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EINVAL, errno.EIO))
 """)  # fmt: skip
 
-HOST_SOCKETS = Probe(
-    "find-sockets-of-daemons", "files", "escape", _NO_HOST_PATH, """
+HOST_SOCKETS = _probe("find-sockets-of-daemons", "escape", _NO_HOST_PATH, """
 names = ("/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock", "/run/dbus/system_bus_socket",
          "/run/systemd/private", "/run/podman/podman.sock", "/run/snapd.socket", "/run/udev/control",
          "/tmp/.X11-unix/X0")
@@ -276,8 +265,8 @@ for folder in ("/run", "/var/run", "/tmp", "/var/lib"):
 breached(f"sockets: {found}") if found else held("no socket of a daemon")
 """)  # fmt: skip
 
-PRIVATE_FILES = Probe(
-    "read-what-the-host-keeps-from-others", "files", "host_leak", "masks, because owners are shifted inside", """
+PRIVATE_FILES = _probe(
+    "read-what-the-host-keeps-from-others", "host_leak", "masks, because owners are shifted inside", """
 seen = 0
 for tree in ("/usr", "/bin", "/sbin", "/lib", "/lib64"):
     if os.path.islink(tree):
@@ -297,9 +286,8 @@ for tree in ("/usr", "/bin", "/sbin", "/lib", "/lib64"):
 held(f"{seen} files; root inside can read only those that every user of the host can read")
 """, user="root", timeout=40)  # fmt: skip
 
-AS_ROOT = Probe(
-    "attack-files-as-root-inside", "files", "escape", "root inside is an ordinary user outside, with few capabilities",
-    """
+AS_ROOT = _probe(
+    "attack-files-as-root-inside", "escape", "root inside is an ordinary user outside, with few capabilities", """
 if os.getuid():
     held(f"no root inside: uid {os.getuid()}")
 attempts = {

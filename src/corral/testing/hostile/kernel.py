@@ -6,20 +6,22 @@ kernel looked at the arguments, so that no defence stopped the call before it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from corral.testing.hostile.probe import Probe, Severity
 
+_probe = functools.partial(Probe, area="kernel")
 _LIST = "seccomp: not on the list"
 
 
 def _calls(name: str, severity: Severity, calls: Mapping[str, tuple[object, ...]]) -> Probe:
     """Try system calls: for each label, the name of the call and its arguments."""
-    return Probe(name, "kernel", severity, _LIST, f"try_each(kernel, {calls!r})")
+    return _probe(name, severity, _LIST, f"try_each(kernel, {calls!r})")
 
 
-USER_NAMESPACE = Probe(
-    "make-a-user-namespace", "kernel", "escape", "seccomp on unshare and clone, and max_user_namespaces=0", """
+USER_NAMESPACE = _probe(
+    "make-a-user-namespace", "escape", "seccomp on unshare and clone, and max_user_namespaces=0", """
 NEWUSER = 0x10000000
 def clone(*call):
     child = kernel(*call)
@@ -33,15 +35,14 @@ try_all({"unshare": lambda: in_child(lambda: kernel("unshare", NEWUSER) or 1),
          "clone3": lambda: clone("clone3", arguments, 64)}, (*REFUSED, errno.ENOSPC))
 """)  # fmt: skip
 
-OTHER_NAMESPACES = Probe(
-    "make-namespaces-of-every-kind", "kernel", "escape", "seccomp on unshare and clone, and no capability", """
+OTHER_NAMESPACES = _probe(
+    "make-namespaces-of-every-kind", "escape", "seccomp on unshare and clone, and no capability", """
 kinds = {"mount": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "pid": 0x20000000,
          "net": 0x40000000, "time": 0x80}
 try_each(lambda flag: in_child(lambda: kernel("unshare", flag) or 1), kinds, (*REFUSED, errno.ENOSPC))
 """)  # fmt: skip
 
-ENTER_NAMESPACES = Probe(
-    "enter-other-namespaces", "kernel", "escape", _LIST + "; init is not dumpable", """
+ENTER_NAMESPACES = _probe("enter-other-namespaces", "escape", _LIST + "; init is not dumpable", """
 attempts = {"by number": lambda: kernel("setns", -1, 0)}
 for pid in ("1", "self"):
     for name in os.listdir("/proc/self/ns"):
@@ -50,8 +51,8 @@ attempts["pidfd"] = lambda: kernel("setns", kernel("pidfd_open", 1, 0), 0x20000)
 try_all(attempts, NOT_THERE)
 """)  # fmt: skip
 
-NAMESPACE_IOCTLS = Probe(
-    "climb-to-the-parent-namespace", "kernel", "escape", "the kernel gives no access to parent namespaces", """
+NAMESPACE_IOCTLS = _probe(
+    "climb-to-the-parent-namespace", "escape", "the kernel gives no access to parent namespaces", """
 GET_USERNS, GET_PARENT, PIDFD_GET_MNT = 0xB701, 0xB702, 0xFF04
 def climb(name):
     found = fcntl.ioctl(os.open(f"/proc/self/ns/{name}", os.O_RDONLY), GET_PARENT)
@@ -62,8 +63,7 @@ try_all({
 }, (*REFUSED, errno.ENOTTY, errno.EINVAL))
 """)  # fmt: skip
 
-PTRACE = Probe(
-    "trace-init-and-others", "kernel", "escape", _LIST + "; init is not dumpable", """
+PTRACE = _probe("trace-init-and-others", "escape", _LIST + "; init is not dumpable", """
 ATTACH, SEIZE, TRACEME = 16, 0x4206, 0
 def trace(request, pid):
     kernel("ptrace", request, pid, 0, 0)
@@ -79,8 +79,7 @@ try_all({"attach PID 1": lambda: trace(ATTACH, 1), "seize PID 1": lambda: trace(
          "trace me": lambda: in_child(lambda: trace(TRACEME, 0))})
 """)  # fmt: skip
 
-PROCESS_MEMORY = Probe(
-    "read-memory-of-other-processes", "kernel", "escape", _LIST, """
+PROCESS_MEMORY = _probe("read-memory-of-other-processes", "escape", _LIST, """
 try_all({
     "read PID 1": lambda: kernel("process_vm_readv", 1, None, 0, None, 0, 0),
     "write PID 1": lambda: kernel("process_vm_writev", 1, None, 0, None, 0, 0),
@@ -123,15 +122,13 @@ MOUNT_QUERIES = _calls("ask-for-mounts-past-proc", "host_leak", {
 })  # fmt: skip
 CACHE_STATE = _calls("see-what-others-have-cached", "info", {"cachestat": ("cachestat", 0, None, None, 0)})
 
-SEGMENTS = Probe(
-    "reach-ports-and-segments", "kernel", "escape", _LIST, """
+SEGMENTS = _probe("reach-ports-and-segments", "escape", _LIST, """
 if MACHINE != "x86_64":
     held("not applicable: an x86 feature")
 try_each(kernel, {"ioperm": (173, 0, 1, 1), "iopl": (172, 3), "modify_ldt": (154, 0, None, 0)})
 """)  # fmt: skip
 
-PERSONALITY = Probe(
-    "undo-hardening-by-personality", "kernel", "escape", "seccomp on personality's argument", """
+PERSONALITY = _probe("undo-hardening-by-personality", "escape", "seccomp on personality's argument", """
 try_each(lambda flag: in_child(lambda: kernel("personality", flag) or 1),
          {"read implies exec": 0x0400000, "page zero": 0x0100000, "sticky": 0x4000000})
 """)  # fmt: skip
@@ -149,8 +146,8 @@ def run(code):
     return result
 """
 
-TABLE_32 = Probe(
-    "call-through-the-32-bit-table", "kernel", "escape", "seccomp kills on another architecture's number",
+TABLE_32 = _probe(
+    "call-through-the-32-bit-table", "escape", "seccomp kills on another architecture's number",
     _MACHINE_CODE + """
 # mov eax, 20 (getpid); int 0x80; ret
 result = in_child(lambda: run(bytes.fromhex("b814000000cd80c3")))
@@ -159,8 +156,7 @@ if result < 0:
 breached(f"getpid through int 0x80 gave {result}")
 """)  # fmt: skip
 
-TABLE_X32 = Probe(
-    "call-through-the-x32-table", "kernel", "escape", "seccomp refuses numbers of the x32 table", """
+TABLE_X32 = _probe("call-through-the-x32-table", "escape", "seccomp refuses numbers of the x32 table", """
 if MACHINE != "x86_64":
     held("not applicable: an x86 table")
 def get_pid():
@@ -169,14 +165,14 @@ def get_pid():
 try_all({"getpid": get_pid})
 """)  # fmt: skip
 
-UNKNOWN_CALLS = Probe(
-    "call-numbers-nobody-has-judged", "kernel", "escape", "an allow list: a call that is not on it gets ENOSYS", """
+UNKNOWN_CALLS = _probe(
+    "call-numbers-nobody-has-judged", "escape", "an allow list: a call that is not on it gets ENOSYS", """
 numbers = (*range(470, 560), 1000, 4095, 65535, 1 << 20)
 try_each(lambda number: kernel(number, -1, -1, -1, -1, -1, -1), numbers, (errno.ENOSYS,))
 """)  # fmt: skip
 
-CAPABILITIES = Probe(
-    "hold-or-regain-capabilities", "kernel", "escape", "every capability set is empty, the bounding set too", """
+CAPABILITIES = _probe(
+    "hold-or-regain-capabilities", "escape", "every capability set is empty, the bounding set too", """
 for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
     if value := int(status()[name], 16):
         breached(f"{name}={value:x}")
@@ -191,8 +187,8 @@ try_each(call, {"capset": (LIBC.capset, header, every), "ambient": (LIBC.prctl, 
                 "securebits": (LIBC.prctl, PR_SET_SECUREBITS, 1, 0, 0, 0)}, (errno.EPERM, errno.EACCES, errno.EINVAL))
 """)  # fmt: skip
 
-SAFETY_CATCHES = Probe(
-    "run-without-the-safety-catches", "kernel", "escape", "no_new_privs and seccomp in filter mode, for good", """
+SAFETY_CATCHES = _probe(
+    "run-without-the-safety-catches", "escape", "no_new_privs and seccomp in filter mode, for good", """
 if status().get("NoNewPrivs") != "1":
     breached("no_new_privs is not set")
 if status().get("Seccomp") != "2":
@@ -202,8 +198,7 @@ again = LIBC.prctl(39, 0, 0, 0, 0)
 held("both are on and stay on") if again == 1 else breached("no_new_privs could be taken back")
 """)  # fmt: skip
 
-PRCTL = Probe(
-    "bend-the-process-by-prctl", "kernel", "escape", "seccomp on prctl's options", """
+PRCTL = _probe("bend-the-process-by-prctl", "escape", "seccomp on prctl's options", """
 def call(*arguments):
     if LIBC.prctl(*[ctypes.c_long(a) for a in (*arguments, 0, 0, 0, 0)[:5]]):
         raise OSError(ctypes.get_errno(), "prctl")
@@ -213,8 +208,7 @@ try_all({"fake argv": lambda: call(35, 8, 0), "own filter": lambda: call(22, 2),
          "notify": lambda: kernel("seccomp", 1, 8, None)}, (*REFUSED, errno.EINVAL))
 """)  # fmt: skip
 
-BECOME_ROOT = Probe(
-    "become-another-user", "kernel", "escape", "one uid, no CAP_SETUID, and the maps are written once", """
+BECOME_ROOT = _probe("become-another-user", "escape", "one uid, no CAP_SETUID, and the maps are written once", """
 def become(function, *arguments):
     function(*arguments)
     return f"now {os.getuid()}"
@@ -223,8 +217,7 @@ try_each(become, {"setuid 0": (os.setuid, 0), "setresuid": (os.setresuid, 0, 0, 
                   "gid_map": (write, "/proc/self/gid_map", "0 0 1")}, (*REFUSED, errno.EINVAL))
 """)  # fmt: skip
 
-HUGE_PAGES = Probe(
-    "take-the-hosts-huge-pages", "kernel", "host_dos", "seccomp on mmap, shmget and memfd_create flags", """
+HUGE_PAGES = _probe("take-the-hosts-huge-pages", "host_dos", "seccomp on mmap, shmget and memfd_create flags", """
 LIBC.mmap.restype = ctypes.c_void_p
 def by_mmap():
     found = LIBC.mmap(None, ctypes.c_size_t(2 << 20), 3, 0x40022, -1, ctypes.c_long(0))
@@ -236,8 +229,7 @@ try_all({"mmap": by_mmap, "shm": lambda: kernel("shmget", 0, 2 << 20, 0o4000 | 0
         (*REFUSED, errno.ENOMEM, errno.EINVAL, errno.ENOENT, errno.ENODEV))
 """)  # fmt: skip
 
-PRIORITY = Probe(
-    "take-realtime-priority", "kernel", "host_dos", "no CAP_SYS_NICE, and no rlimit that grants it", """
+PRIORITY = _probe("take-realtime-priority", "host_dos", "no CAP_SYS_NICE, and no rlimit that grants it", """
 deadline = ctypes.create_string_buffer(struct.pack("=IIQiIQQQ", 48, 6, 0, 0, 0, 10_000_000, 30_000_000, 30_000_000))
 try_each(lambda function, *arguments: in_child(lambda: function(*arguments) or 1),
          {"fifo": (os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1)),
@@ -246,8 +238,8 @@ try_each(lambda function, *arguments: in_child(lambda: function(*arguments) or 1
           "nice": (os.setpriority, os.PRIO_PROCESS, 0, -10)}, (*REFUSED, errno.EINVAL))
 """)  # fmt: skip
 
-AS_ROOT = Probe(
-    "attack-the-kernel-as-root-inside", "kernel", "escape",
+AS_ROOT = _probe(
+    "attack-the-kernel-as-root-inside", "escape",
     "the same filter, and only eight capabilities, in the sandbox's own namespace", """
 if os.getuid():
     held(f"no root inside: uid {os.getuid()}")
@@ -263,8 +255,8 @@ try_each(kernel, {"unshare": ("unshare", 0x10000000), "setns": ("setns", -1, 0),
                   "keyctl": ("keyctl", 0, -3, 0, 0, 0), "clone3": ("clone3", None, 0)})
 """, user="root")  # fmt: skip
 
-CRASHES = Probe(
-    "have-the-host-look-at-a-crash", "kernel", "host_dos",
+CRASHES = _probe(
+    "have-the-host-look-at-a-crash", "host_dos",
     "a core dump limit of 1, with which the kernel starts no program of the host, and a filter that keeps it", """
 zero = ctypes.create_string_buffer(struct.pack("=QQ", 0, 0), 16)
 old = ctypes.create_string_buffer(16)
@@ -286,8 +278,8 @@ ended = os.waitpid(fork(os.abort), 0)[1]
 
 # Probes for socket families, types, protocols and options: kernel code that programs in a sandbox do not need.
 
-FAMILIES = Probe(
-    "open-odd-socket-families", "kernel", "escape", "seccomp on socket: UNIX, INET, INET6 and NETLINK_ROUTE only", """
+FAMILIES = _probe(
+    "open-odd-socket-families", "escape", "seccomp on socket: UNIX, INET, INET6 and NETLINK_ROUTE only", """
 names = {"AX25": 3, "IPX": 4, "X25": 9, "PACKET": 17, "RDS": 21, "PPPOX": 24, "LLC": 26, "CAN": 29, "TIPC": 30,
          "BLUETOOTH": 31, "RXRPC": 33, "PHONET": 35, "IEEE802154": 36, "CAIF": 37, "ALG": 38, "NFC": 39, "VSOCK": 40,
          "KCM": 41, "QIPCRTR": 42, "SMC": 43, "XDP": 44, "MCTP": 45}
@@ -295,24 +287,21 @@ sockets = {f"{name} {kind}": (family, kind, 0) for name, family in names.items()
 try_each(socket.socket, sockets, (errno.EAFNOSUPPORT, errno.EPERM, errno.EACCES))
 """)  # fmt: skip
 
-RAW_SOCKETS = Probe(
-    "open-raw-sockets", "kernel", "escape", "seccomp on socket types and protocols", """
+RAW_SOCKETS = _probe("open-raw-sockets", "escape", "seccomp on socket types and protocols", """
 sockets = {"raw icmp": (2, 3, 1), "raw": (2, 3, 255), "raw 6": (10, 3, 58), "packet type": (2, 10, 0),
            "sctp": (2, 1, 132), "mptcp": (2, 1, 262), "dccp": (2, 6, 33), "udplite": (2, 2, 136),
            "seqpacket": (2, 5, 0)}
 try_each(socket.socket, sockets, (errno.EPERM, errno.EACCES, errno.EPROTONOSUPPORT, errno.ESOCKTNOSUPPORT))
 """)  # fmt: skip
 
-NETLINK = Probe(
-    "speak-to-kernel-subsystems-by-netlink", "kernel", "escape", "seccomp on netlink protocols: ROUTE only", """
+NETLINK = _probe("speak-to-kernel-subsystems-by-netlink", "escape", "seccomp on netlink protocols: ROUTE only", """
 names = {"SOCK_DIAG": 4, "NFLOG": 5, "XFRM": 6, "SELINUX": 7, "ISCSI": 8, "AUDIT": 9, "FIB_LOOKUP": 10, "CONNECTOR": 11,
          "NETFILTER": 12, "DNRTMSG": 14, "KOBJECT_UEVENT": 15, "GENERIC": 16, "SCSITRANSPORT": 18, "RDMA": 20,
          "CRYPTO": 21}
 try_each(lambda protocol: socket.socket(16, 3, protocol), names, (errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES))
 """)  # fmt: skip
 
-SOCKET_OPTIONS = Probe(
-    "load-modules-by-socket-options", "kernel", "escape", "seccomp on setsockopt and ioctl", """
+SOCKET_OPTIONS = _probe("load-modules-by-socket-options", "escape", "seccomp on setsockopt and ioctl", """
 def option(family, level, name, value):
     with socket.socket(family, 1) as sock:
         sock.setsockopt(level, name, value)

@@ -8,7 +8,7 @@ _OWN_INODES = "each sandbox has its own overlay, with its own inodes"
 
 
 def _lateral(name: str, why: str, code: str, *, neighbour_code: str = "") -> Probe:
-    return Probe(name, "lateral", "lateral", why, code, victim=True, neighbour_code=neighbour_code)
+    return Probe(name, "lateral", why, code, area="lateral", victim=True, neighbour_code=neighbour_code)
 
 
 PROCESSES = _lateral("see-the-neighbours-processes", "each sandbox has its own PID namespace", """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import replace
 
 from corral.errors import CorralError
@@ -20,6 +21,7 @@ from corral.testing.hostile.probe import (
     unproven,
 )
 
+_probe = functools.partial(Probe, area="lifetime")
 _TREE = "the tree of a call is known: a cgroup leaf that one write kills, or a subreaper"
 _INIT = "the kernel does not deliver signals from inside to PID 1"
 
@@ -29,9 +31,7 @@ _ARMED = 'os.write(1, b"armed\\n")'
 
 def _outlast(name: str, code: str) -> Probe:
     """A program that tries to go on after its timeout."""
-    return Probe(
-        name, "lifetime", "host_dos", _TREE, _ARMED + code, timeout=1.0, expect=expect_gone_at_timeout, must_go=True
-    )
+    return _probe(name, "host_dos", _TREE, _ARMED + code, timeout=1.0, expect=expect_gone_at_timeout, must_go=True)
 
 
 DAEMON = _outlast("daemonise-past-the-timeout", """
@@ -110,8 +110,7 @@ if os.fork() == 0:
 time.sleep(60)
 """)  # fmt: skip
 
-NO_HANG_UP = Probe(
-    "leave-nohup-children-behind", "lifetime", "host_dos", _TREE, """
+NO_HANG_UP = _probe("leave-nohup-children-behind", "host_dos", _TREE, """
 trap '' TERM INT HUP
 rm -f first-child second-child  # of an attempt that proved nothing
 child='import sys, time; open(sys.argv[2], "w").close(); time.sleep(60)'
@@ -130,8 +129,7 @@ def _expect_prompt_return(result: ExecResult, view: HostView) -> Finding | None:
     return None
 
 
-HOLD_OUTPUT = Probe(
-    "hold-the-output-open", "lifetime", "host_dos", "the result arrives when the direct child ends", """
+HOLD_OUTPUT = _probe("hold-the-output-open", "host_dos", "the result arrives when the direct child ends", """
 if os.fork() == 0:
     os.setsid()
     time.sleep(20)
@@ -139,8 +137,7 @@ if os.fork() == 0:
 held("a child keeps the output open")
 """, timeout=15, expect=_expect_prompt_return)  # fmt: skip
 
-OUTLIVE_SANDBOX = Probe(
-    "outlive-the-sandbox", "lifetime", "host_dos", "the kernel ends a PID namespace with its init", """
+OUTLIVE_SANDBOX = _probe("outlive-the-sandbox", "host_dos", "the kernel ends a PID namespace with its init", """
 for _ in range(5):
     if os.fork() == 0:
         os.setsid()
@@ -163,7 +160,7 @@ state = read("/proc/1/stat").rpartition(b")")[2].split()[0] if os.path.exists("/
 breached("PID 1 is stopped") if state in b"Tt" else held(f"{len(sent)} signals sent, PID 1 goes on")
 """
 
-KILL_INIT = Probe("kill-init", "lifetime", "neighbour_dos", _INIT, _KILL_INIT)
+KILL_INIT = _probe("kill-init", "neighbour_dos", _INIT, _KILL_INIT)
 
 KILL_INIT_AS_ROOT = replace(KILL_INIT, name="kill-init-as-root-inside", user="root")
 
@@ -191,8 +188,8 @@ attempts |= {
 try_all(attempts, (*REFUSED, errno.ESRCH))
 """
 
-CRIPPLE_INIT = Probe(
-    "cripple-init-by-limits-and-priorities", "lifetime", "neighbour_dos",
+CRIPPLE_INIT = _probe(
+    "cripple-init-by-limits-and-priorities", "neighbour_dos",
     "the filter lets a program set only its own limits; the kernel protects the priorities of privileged processes",
     _CRIPPLE_INIT,
 )  # fmt: skip
@@ -201,8 +198,7 @@ CRIPPLE_INIT_AS_ROOT = replace(
     CRIPPLE_INIT, name="cripple-init-as-root-inside", what_stops_it="the same for root inside", user="root"
 )
 
-FORGE_SIGNALS = Probe(
-    "forge-signals-of-the-kernel", "lifetime", "neighbour_dos", _INIT, """
+FORGE_SIGNALS = _probe("forge-signals-of-the-kernel", "neighbour_dos", _INIT, """
 def queue(number, code):
     information = struct.pack("=iiiiii", number, 0, code, 0, 0, 0) + bytes(104)
     kernel("rt_sigqueueinfo", 1, number, ctypes.create_string_buffer(information))
@@ -219,8 +215,7 @@ time.sleep(0.3)
 held(f"{refused} of 18 refused; the host checks that the sandbox still works")
 """)  # fmt: skip
 
-SIGNAL_STORM = Probe(
-    "storm-init-with-signals", "lifetime", "neighbour_dos", _INIT + "; its one handler does nothing", """
+SIGNAL_STORM = _probe("storm-init-with-signals", "neighbour_dos", _INIT + "; its one handler does nothing", """
 for _ in range(3):
     if os.fork() == 0:
         break
@@ -252,14 +247,14 @@ time.sleep(0.3)
 held(f"reached {hit}")
 """
 
-KILL_SERVANTS = Probe(
-    "kill-whoever-serves-the-host", "lifetime", "neighbour_dos",
+KILL_SERVANTS = _probe(
+    "kill-whoever-serves-the-host", "neighbour_dos",
     "as root, the file agent has another uid; otherwise it is started again",
     _SERVANTS.replace("NUMBER", "9"), after=_still_serves, alone=True,
 )  # fmt: skip
 
-STOP_SERVANTS = Probe(
-    "stop-whoever-serves-the-host", "lifetime", "host_dos",
+STOP_SERVANTS = _probe(
+    "stop-whoever-serves-the-host", "host_dos",
     "as root, the file agent has another uid; otherwise the host's wait for it is bounded",
     _SERVANTS.replace("NUMBER", "19"), after=_still_serves, alone=True,
 )  # fmt: skip
@@ -276,8 +271,7 @@ def _expect_result(result: ExecResult, view: HostView) -> Finding:
     return held(f"ended by {result.reason} after {result.usage.wall_seconds:.1f} s, no process left")
 
 
-KILL_PARENT = Probe(
-    "kill-ones-own-subreaper", "lifetime", "host_dos", "a tree without its subreaper is ended", """
+KILL_PARENT = _probe("kill-ones-own-subreaper", "host_dos", "a tree without its subreaper is ended", """
 if os.getppid() != 1:
     os.kill(os.getppid(), 9)
 if os.fork() == 0:
@@ -285,8 +279,7 @@ if os.fork() == 0:
 time.sleep(60)
 """, timeout=1.5, expect=_expect_result, alone=True, must_go=True)  # fmt: skip
 
-STOP_PARENT = Probe(
-    "stop-ones-own-subreaper", "lifetime", "host_dos", "the timeout is init's, not the subreaper's", """
+STOP_PARENT = _probe("stop-ones-own-subreaper", "host_dos", "the timeout is init's, not the subreaper's", """
 if os.getppid() != 1:
     os.kill(os.getppid(), 19)
 print("gone", flush=True)
@@ -311,7 +304,7 @@ async def _beside_another_call(scene: Scene) -> Finding | None:
         await other.aclose()
 
 
-BESIDE = Probe(
-    "run-away-beside-another-call", "lifetime", "neighbour_dos", _TREE, 'held("the host goes on")',
+BESIDE = _probe(
+    "run-away-beside-another-call", "neighbour_dos", _TREE, 'held("the host goes on")',
     after=_beside_another_call, must_go=True,
 )  # fmt: skip

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 from corral.testing.hostile.probe import Probe, expect_stopped_or_killed
 
+_probe = functools.partial(Probe, area="resources")
 _BYTES = 3 << 30
 
-MEMORY = Probe(
-    "memory-bomb", "resources", "host_dos", "memory.max of the cgroup, or RLIMIT_DATA and sampling", f"""
+MEMORY = _probe("memory-bomb", "host_dos", "memory.max of the cgroup, or RLIMIT_DATA and sampling", f"""
 goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
 held_bytes, chunks = 0, []
 try:
@@ -26,8 +27,7 @@ breached(f"holds {{held_bytes >> 20}} MiB of {{T['limits']['memory_bytes'] >> 20
 
 def _of_many(name: str, hold: str, why: str) -> Probe:
     """A bomb in four processes, each of which stays below the limit."""
-    return Probe(
-        name, "resources", "host_dos", why, f"""
+    return _probe(name, "host_dos", why, f"""
 import threading
 share = bounded(T["limits"]["memory_bytes"], {_BYTES}) // 4
 def keep():
@@ -64,8 +64,7 @@ MEMORY_WITHOUT_FIRST_THREADS = _of_many(
 
 def _hidden_memory(name: str, how: str, why: str, *, needs_hard: Literal["", "memory"] = "memory") -> Probe:
     """A bomb of memory that is in no process's resident size."""
-    return Probe(
-        name, "resources", "host_dos", why, f"""
+    return _probe(name, "host_dos", why, f"""
 goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
 taken = 0
 kept = []
@@ -164,8 +163,7 @@ def take():
 """, "memory.max of the cgroup, or the kernel's pipe limits per user",
 )  # fmt: skip
 
-SHARED_MEMORY = Probe(
-    "fill-dev-shm", "resources", "host_dos", "a tmpfs with a size", f"""
+SHARED_MEMORY = _probe("fill-dev-shm", "host_dos", "a tmpfs with a size", f"""
 goal = bounded(T["limits"]["memory_bytes"], {_BYTES})
 written, path = 0, "/dev/shm/bomb"
 try:
@@ -179,8 +177,7 @@ os.unlink(path)
 breached(f"{{written >> 20}} MiB in /dev/shm")
 """, timeout=20, expect=expect_stopped_or_killed, may_end=True)  # fmt: skip
 
-SHARED_MEMORY_INODES = Probe(
-    "fill-dev-shm-with-empty-files", "resources", "host_dos", "a tmpfs with a number of inodes", """
+SHARED_MEMORY_INODES = _probe("fill-dev-shm-with-empty-files", "host_dos", "a tmpfs with a number of inodes", """
 def make(number):
     os.close(os.open(f"/dev/shm/bomb-{number}", os.O_CREAT | os.O_WRONLY))
 made, why = repeat(make, 20000)

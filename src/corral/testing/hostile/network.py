@@ -6,12 +6,14 @@ the finding, and nothing is sent.
 
 from __future__ import annotations
 
+import functools
+
 from corral.testing.hostile.probe import Probe
 
+_probe = functools.partial(Probe, area="network")
 _OWN_NETWORK = "each sandbox has its own network namespace with loopback alone"
 
-INTERFACES = Probe(
-    "find-an-interface-or-a-route", "network", "escape", _OWN_NETWORK, """
+INTERFACES = _probe("find-an-interface-or-a-route", "escape", _OWN_NETWORK, """
 only_loopback()
 if names := [name for _, name in socket.if_nameindex() if name != "lo"]:
     breached(f"interfaces {names}")
@@ -30,8 +32,8 @@ def connect(family, kind, address):
     return f"connected to {address}"
 """
 
-HOST_LOOPBACK = Probe(
-    "connect-to-the-hosts-loopback", "network", "escape", _OWN_NETWORK, _CONNECT + """
+HOST_LOOPBACK = _probe(
+    "connect-to-the-hosts-loopback", "escape", _OWN_NETWORK, _CONNECT + """
 attempts = {f"4 {host}": (2, 1, (host, T["tcp_port"])) for host in ("127.0.0.1", "127.0.0.2", "localhost", "0.0.0.0")}
 attempts["6"] = (10, 1, ("::1", T["tcp_port"]))
 attempts["mapped"] = (10, 1, ("::ffff:127.0.0.1", T["tcp_port"]))
@@ -39,16 +41,15 @@ try_each(connect, attempts, (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EADDRN
                              errno.EPERM, errno.EAFNOSUPPORT))
 """)  # fmt: skip
 
-HOST_DATAGRAMS = Probe(
-    "send-datagrams-to-the-hosts-loopback", "network", "escape", _OWN_NETWORK, """
+HOST_DATAGRAMS = _probe("send-datagrams-to-the-hosts-loopback", "escape", _OWN_NETWORK, """
 for host in ("127.0.0.1", "127.0.0.53"):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         can(sock.sendto, b"canary", (host, T["udp_port"]))
 held("sent on this namespace's loopback; the host counts what arrived")
 """)  # fmt: skip
 
-ABSTRACT = Probe(
-    "connect-to-the-hosts-abstract-sockets", "network", "escape", "abstract names belong to the network namespace",
+ABSTRACT = _probe(
+    "connect-to-the-hosts-abstract-sockets", "escape", "abstract names belong to the network namespace",
     _CONNECT + """
 listed = [line.split()[-1] for line in read("/proc/net/unix", 1 << 20).decode().splitlines()[1:] if "@" in line]
 if any(T["abstract"] in name or "dbus" in name or "X11" in name for name in listed):
@@ -63,8 +64,7 @@ _NO_WAY = "(errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EP
 
 def _unreachable(name: str, *addresses: tuple[int, int, tuple[str, int]]) -> Probe:
     """Connect to addresses, each given with the numbers of its socket's family and type."""
-    return Probe(
-        name, "network", "escape", _OWN_NETWORK, f"""
+    return _probe(name, "escape", _OWN_NETWORK, f"""
 only_loopback()
 {_CONNECT}
 try_each(connect, {addresses!r}, {_NO_WAY})
@@ -81,8 +81,7 @@ PRIVATE = _unreachable(
     (2, 2, ("198.51.100.1", 53)),
 )  # fmt: skip
 
-NAMES = Probe(
-    "tunnel-through-name-resolution", "network", "escape", _OWN_NETWORK, """
+NAMES = _probe("tunnel-through-name-resolution", "escape", _OWN_NETWORK, """
 only_loopback()
 try:
     breached(f"resolved: {socket.getaddrinfo('canary.corral.invalid', 80)}")
@@ -101,8 +100,7 @@ try_each(ask, (*servers, "192.0.2.53"),
          (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EPERM))
 """, timeout=20)  # fmt: skip
 
-BROADCAST = Probe(
-    "send-to-everybody", "network", "escape", _OWN_NETWORK, f"""
+BROADCAST = _probe("send-to-everybody", "escape", _OWN_NETWORK, f"""
 only_loopback()
 def send(family, address):
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -113,8 +111,7 @@ try_each(send, {{"broadcast": (2, ("255.255.255.255", 9)), "multicast": (2, ("22
                 "link": (10, ("fe80::1", 9))}}, (*{_NO_WAY}, errno.EINVAL))
 """)  # fmt: skip
 
-CONFIGURE = Probe(
-    "make-an-interface-or-a-route", "network", "escape", "no CAP_NET_ADMIN over the namespace", """
+CONFIGURE = _probe("make-an-interface-or-a-route", "escape", "no CAP_NET_ADMIN over the namespace", """
 def speak(kind, body):
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as sock:
         sock.settimeout(2)

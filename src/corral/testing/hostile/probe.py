@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -84,10 +84,10 @@ class Probe:
     """One attack."""
 
     name: str
-    area: Area
     severity: Severity
     what_stops_it: str
     code: str
+    area: Area = field(kw_only=True)
     language: Literal["python", "bash"] = "python"
     timeout: float = 10.0
     user: str | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 from corral.testing.hostile.probe import Probe, expect_no_host_words
 
+_probe = functools.partial(Probe, area="proc")
 _MASKS = "masked by a bind of the host's /dev/null, or by an empty read-only tmpfs"
 
-READ_MASKED = Probe(
-    "read-kernel-files-of-proc", "proc", "host_leak", _MASKS, """
+READ_MASKED = _probe("read-kernel-files-of-proc", "host_leak", _MASKS, """
 names = ("kcore", "kmsg", "kallsyms", "config.gz", "interrupts", "iomem", "ioports", "keys", "key-users", "modules",
          "mtrr", "sched_debug", "schedstat", "slabinfo", "softirqs", "timer_list", "vmallocinfo", "zoneinfo",
          "buddyinfo", "diskstats", "partitions", "swaps", "pagetypeinfo", "kpagecount", "kpageflags", "kpagecgroup",
@@ -15,15 +17,13 @@ names = ("kcore", "kmsg", "kallsyms", "config.gz", "interrupts", "iomem", "iopor
 try_each(lambda name: os.read(os.open(f"/proc/{name}", os.O_RDONLY | os.O_NONBLOCK), 100) or None, names, NOT_THERE)
 """)  # fmt: skip
 
-MASKED_FOLDERS = Probe(
-    "look-into-hardware-folders-of-proc", "proc", "host_leak", _MASKS, """
+MASKED_FOLDERS = _probe("look-into-hardware-folders-of-proc", "host_leak", _MASKS, """
 names = ("acpi", "asound", "bus", "driver", "irq", "scsi", "fs", "dynamic_debug", "sysvipc", "tty", "device-tree",
          "xen")
 try_each(lambda name: os.listdir(f"/proc/{name}")[:5] or None, names, NOT_THERE)
 """)  # fmt: skip
 
-SYSRQ = Probe(
-    "pull-the-magic-sysrq-lever", "proc", "host_dos", _MASKS, """
+SYSRQ = _probe("pull-the-magic-sysrq-lever", "host_dos", _MASKS, """
 def attempt(path):
     found = os.fstat(os.open(path, os.O_WRONLY))
     return None if stat.S_ISCHR(found.st_mode) and found.st_rdev == os.makedev(1, 3) else path
@@ -38,14 +38,13 @@ opened = [path for path in paths if can(lambda: os.close(os.open(path, os.O_WRON
 breached(f"{len(opened)} can be written: {opened[:5]}") if opened else held(f"{len(paths)} files, all refuse writing")
 """
 
-SYSCTLS = Probe("set-kernel-parameters", "proc", "escape", "/proc/sys is read-only, and no capability", _OPEN_SYSCTLS)
+SYSCTLS = _probe("set-kernel-parameters", "escape", "/proc/sys is read-only, and no capability", _OPEN_SYSCTLS)
 
-SYSCTLS_AS_ROOT = Probe(
-    "set-kernel-parameters-as-root-inside", "proc", "escape", "/proc/sys is read-only", _OPEN_SYSCTLS, user="root"
+SYSCTLS_AS_ROOT = _probe(
+    "set-kernel-parameters-as-root-inside", "escape", "/proc/sys is read-only", _OPEN_SYSCTLS, user="root"
 )
 
-SYSFS = Probe(
-    "use-sysfs", "proc", "escape", "there is no /sys", """
+SYSFS = _probe("use-sysfs", "escape", "there is no /sys", """
 try:
     entries = os.listdir("/sys")
 except OSError as error:
@@ -53,8 +52,8 @@ except OSError as error:
 breached(f"/sys holds {entries[:8]}") if entries else held("/sys is empty")
 """)  # fmt: skip
 
-OWN_FILES = Probe(
-    "write-to-risky-files-of-ones-own-process", "proc", "escape",
+OWN_FILES = _probe(
+    "write-to-risky-files-of-ones-own-process", "escape",
     "maps are written once; lowering the score needs a capability", """
 def attempt(path, text):
     write(f"/proc/{path}", text)
@@ -65,8 +64,8 @@ try_each(attempt, {"score": ("self/oom_score_adj", "-1000"), "old score": ("self
          (*NOT_THERE, errno.EINVAL))
 """)  # fmt: skip
 
-MOUNT_TABLE = Probe(
-    "read-host-paths-in-the-mount-table", "proc", "host_leak",
+MOUNT_TABLE = _probe(
+    "read-host-paths-in-the-mount-table", "host_leak",
     "layers get short names in a staging area before they are mounted", """
 for pid in pids():
     for name in ("mountinfo", "mounts", "mountstats"):
@@ -81,8 +80,7 @@ for line in read("/proc/self/mountinfo", 1 << 20).decode().splitlines():
 held("only names of the sandbox itself")
 """, expect=expect_no_host_words)  # fmt: skip
 
-CGROUP_PATHS = Probe(
-    "read-host-paths-in-cgroups", "proc", "host_leak", "each sandbox has its own cgroup namespace", """
+CGROUP_PATHS = _probe("read-host-paths-in-cgroups", "host_leak", "each sandbox has its own cgroup namespace", """
 paths = set()
 for pid in pids():
     text = peek(f"/proc/{pid}/cgroup").decode()
@@ -92,8 +90,8 @@ strange = [path for path in paths if path not in ("/", "/init", "/..") and not p
 breached(f"shows {strange}") if strange else held(sorted(paths))
 """, expect=expect_no_host_words)  # fmt: skip
 
-PROCESS_TEXTS = Probe(
-    "read-host-paths-of-every-process", "proc", "host_leak",
+PROCESS_TEXTS = _probe(
+    "read-host-paths-of-every-process", "host_leak",
     "arguments overwritten, init not dumpable, no environment passed on", """
 seen = 0
 for pid in pids():
@@ -108,8 +106,8 @@ for pid in pids():
 held(f"{seen} files read")
 """, expect=expect_no_host_words)  # fmt: skip
 
-ENVIRONMENT = Probe(
-    "read-secrets-of-the-hosts-environment", "proc", "host_leak", "the launcher starts with an empty environment", """
+ENVIRONMENT = _probe(
+    "read-secrets-of-the-hosts-environment", "host_leak", "the launcher starts with an empty environment", """
 print("\\n".join(f"{name}={value}" for name, value in os.environ.items()))
 for pid in pids():
     print(peek(f"/proc/{pid}/environ").decode(errors="replace").replace("\\0", "\\n"))
@@ -118,16 +116,14 @@ strange = [name for name in os.environ if name.endswith(("_KEY", "_TOKEN", "_SEC
 breached(f"variables {strange}") if strange else held(f"only {sorted(os.environ)}")
 """)  # fmt: skip
 
-HOST_NAME = Probe(
-    "learn-the-hosts-name", "proc", "info", "each sandbox has its own UTS namespace and name", """
+HOST_NAME = _probe("learn-the-hosts-name", "info", "each sandbox has its own UTS namespace and name", """
 print(os.uname().nodename, socket.gethostname(), read("/proc/sys/kernel/hostname").decode())
 for path in ("/etc/hostname", "/etc/hosts", "/etc/machine-id", "/etc/resolv.conf", "/proc/sys/kernel/domainname"):
     print(path, peek(path).decode(errors="replace"))
 held(f"it is {socket.gethostname()!r}")
 """, expect=expect_no_host_words)  # fmt: skip
 
-BOOT = Probe(
-    "tell-one-boot-of-the-host-from-another", "proc", "info", "each sandbox has its own boot id", """
+BOOT = _probe("tell-one-boot-of-the-host-from-another", "info", "each sandbox has its own boot id", """
 first, second = (read("/proc/sys/kernel/random/boot_id").decode().strip() for _ in range(2))
 print(first)
 if first != second or len(first) != 36:
@@ -135,8 +131,7 @@ if first != second or len(first) != 36:
 held(f"it is {first}")
 """, expect=expect_no_host_words)  # fmt: skip
 
-LIVE_COUNTERS = Probe(
-    "read-the-kernels-counters", "proc", "info", "masked, or replaced by numbers that reveal nothing", """
+LIVE_COUNTERS = _probe("read-the-kernels-counters", "info", "masked, or replaced by numbers that reveal nothing", """
 names = ("sys/fs/file-nr", "sys/fs/inode-nr", "sys/fs/inode-state", "sys/fs/dentry-state", "sys/fs/aio-nr",
          "sys/kernel/pty/nr", "cgroups", "consoles", "mdstat", "misc")
 def numbers():
@@ -157,8 +152,7 @@ moved = [name for name in names if before[name] != after[name]]
 breached(f"{moved} count what happens on this machine") if moved else held("all of them stay the same")
 """)  # fmt: skip
 
-HOST_PROCESSES = Probe(
-    "see-or-signal-processes-of-the-host", "proc", "escape", "each sandbox has its own PID namespace", """
+HOST_PROCESSES = _probe("see-or-signal-processes-of-the-host", "escape", "each sandbox has its own PID namespace", """
 everything = pids()
 for pid in everything:
     if T["canary_mark"].encode() in read(f"/proc/{pid}/cmdline"):
@@ -176,13 +170,11 @@ if len(everything) > 60:
 held(f"{len(everything)} visible processes, all of the sandbox; {last}")
 """)  # fmt: skip
 
-KERNEL_COMMAND_LINE = Probe(
-    "read-the-kernels-command-line", "proc", "info", _MASKS, """
+KERNEL_COMMAND_LINE = _probe("read-the-kernels-command-line", "info", _MASKS, """
 try_each(lambda path: read(path).decode(errors="replace").strip()[:60] or None, ("/proc/cmdline",), NOT_THERE)
 """)  # fmt: skip
 
-PRESSURE = Probe(
-    "measure-the-hosts-load", "proc", "info", _MASKS, """
+PRESSURE = _probe("measure-the-hosts-load", "info", _MASKS, """
 try_each(lambda name: os.open(f"/proc/pressure/{name}", os.O_RDWR), ("cpu", "memory", "io", "irq"),
          (*NOT_THERE, errno.EOPNOTSUPP))
 """)  # fmt: skip

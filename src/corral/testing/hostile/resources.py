@@ -27,11 +27,11 @@ from corral.testing.hostile.probe import (
     unproven,
 )
 
+_probe = functools.partial(Probe, area="resources")
 _SLACK = 16
 _FORKS, _BYTES, _INODES = 3000, 3 << 30, 100_000
 
-FORKS = Probe(
-    "fork-bomb", "resources", "host_dos", "pids.max of the cgroup, or RLIMIT_NPROC in the user namespace", f"""
+FORKS = _probe("fork-bomb", "host_dos", "pids.max of the cgroup, or RLIMIT_NPROC in the user namespace", f"""
 limit = T["limits"]["processes"]
 children = []
 made, why = repeat(lambda _: children.append(fork(signal.pause)), bounded(limit, {_FORKS}))
@@ -43,8 +43,7 @@ for child in children:
 (held if made <= limit + {_SLACK} else breached)(f"{{made}} forks of {{limit}}, then {{why}}")
 """)  # fmt: skip
 
-THREADS = Probe(
-    "thread-bomb", "resources", "host_dos", "threads count as processes", f"""
+THREADS = _probe("thread-bomb", "host_dos", "threads count as processes", f"""
 import threading
 limit = T["limits"]["processes"]
 threading.stack_size(65536)
@@ -55,16 +54,14 @@ end.set()
 (held if made <= limit + {_SLACK} else breached)(f"{{made}} threads of {{limit}}, then {{why}}")
 """)  # fmt: skip
 
-ZOMBIES = Probe(
-    "zombie-storm", "resources", "host_dos", "zombies count as processes; init reaps orphans", f"""
+ZOMBIES = _probe("zombie-storm", "host_dos", "zombies count as processes; init reaps orphans", f"""
 limit = T["limits"]["processes"]
 left, why = repeat(lambda _: fork(lambda: None), bounded(limit, {_FORKS}, 3))
 hold()
 (held if left <= limit + {_SLACK} else breached)(f"{{left}} zombies, left to init")
 """)  # fmt: skip
 
-ORPHANS = Probe(
-    "orphan-storm", "resources", "neighbour_dos", "init reaps; the tree of a call is known", """
+ORPHANS = _probe("orphan-storm", "neighbour_dos", "init reaps; the tree of a call is known", """
 def leave_an_orphan():
     if os.fork() == 0:
         os.setsid()
@@ -82,8 +79,7 @@ _WAIT_FOR_SAMPLING = "time.sleep(8)  # a soft limit is checked only now and then
 
 
 def _fill_disk(name: str, then: str = "pass", *, needs_hard: Literal["", "disk"] = "") -> Probe:
-    return Probe(
-        name, "resources", "host_dos", "a file system of fixed size for each sandbox, or sampling", f"""
+    return _probe(name, "host_dos", "a file system of fixed size for each sandbox, or sampling", f"""
 goal = bounded(T["limits"]["disk_bytes"], {_BYTES})
 written, kept, block = 0, [], b"x" * (1 << 20)
 try:
@@ -104,8 +100,7 @@ DISK = _fill_disk("fill-the-disk")
 
 DISK_NAMELESS = _fill_disk("fill-the-disk-with-deleted-files", "os.unlink(path)", needs_hard="disk")
 
-INODES = Probe(
-    "use-up-the-inodes", "resources", "host_dos", "a file system with a fixed number of inodes, or sampling", f"""
+INODES = _probe("use-up-the-inodes", "host_dos", "a file system with a fixed number of inodes, or sampling", f"""
 def make(number):
     if number % 1000 == 0:
         os.mkdir(f"many-{{number}}")
@@ -119,8 +114,7 @@ if made < goal:
 breached(f"{{made}} files, {{T['limits']['inodes']}} allowed")
 """, timeout=30, expect=expect_stopped_or_killed, alone=True)  # fmt: skip
 
-SPARSE = Probe(
-    "make-a-file-of-a-terabyte", "resources", "host_dos", "RLIMIT_FSIZE", """
+SPARSE = _probe("make-a-file-of-a-terabyte", "host_dos", "RLIMIT_FSIZE", """
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 def attempt(function):
     descriptor = os.open("sparse", os.O_CREAT | os.O_RDWR)
@@ -137,8 +131,7 @@ try_each(attempt, {"truncate": lambda d: os.ftruncate(d, 1 << 40),
 
 
 def _exhaust(name: str, take: str, allowed: str, why: str, neighbour: str) -> Probe:
-    return Probe(
-        name, "resources", "neighbour_dos", why, f"""
+    return _probe(name, "neighbour_dos", why, f"""
 raise_descriptor_limit()
 kept = []
 taken, why = repeat(lambda _: kept.append({take}), 20000)
@@ -182,8 +175,7 @@ def _expect_bounded_output(result: ExecResult, view: HostView) -> Finding:
     return held(f"{kept} bytes kept of {result.stdout_total_bytes}")
 
 
-OUTPUT = Probe(
-    "flood-the-output", "resources", "host_dos", "output beyond the limit is counted and dropped", """
+OUTPUT = _probe("flood-the-output", "host_dos", "output beyond the limit is counted and dropped", """
 block = b"y" * (1 << 20)
 for _ in range(64):
     os.write(1, block)
@@ -197,8 +189,8 @@ def _expect_hog_bounded(result: ExecResult, view: HostView) -> Finding:
     return expect_gone_at_timeout(result, view)
 
 
-PROCESSOR = Probe(
-    "hog-every-processor", "resources", "neighbour_dos", "cpu.max of the cgroup, fair scheduling, and the timeout", """
+PROCESSOR = _probe(
+    "hog-every-processor", "neighbour_dos", "cpu.max of the cgroup, fair scheduling, and the timeout", """
 for _ in range(7):
     if os.fork() == 0:
         break
@@ -255,8 +247,8 @@ async def _record(scene: Scene, box: AsyncSandbox) -> Finding:
     return held("this sandbox has no folder on the host")
 
 
-RECORDS = Probe(
-    "print-more-than-the-quota-into-records", "resources", "host_dos",
+RECORDS = _probe(
+    "print-more-than-the-quota-into-records", "host_dos",
     "all records of a sandbox share one budget, and the largest record loses its oldest part",
     'held("the recorded programs are started by the host")',
     timeout=60, alone=True, may_end=True, after=_print_much,
@@ -275,8 +267,7 @@ async def _download_and_measure(scene: Scene, times: int = 1) -> Finding | None:
     return breached(text) if landed > times * quota + _SLACK_BYTES else held(text)
 
 
-HOLES = Probe(
-    "leave-files-with-holes-for-a-download", "resources", "host_dos", "holes in files stay holes when downloaded", """
+HOLES = _probe("leave-files-with-holes-for-a-download", "host_dos", "holes in files stay holes when downloaded", """
 os.mkdir("much")
 block, size = b"x" * 4096, T["limits"]["disk_bytes"] - 4096
 taken = 0
@@ -295,8 +286,8 @@ for number in range(2000):
 held(f"{taken >> 20} MiB of data in {(2 * size >> 20) + 122} MiB of files")
 """, timeout=60, alone=True, after=_download_and_measure)  # fmt: skip
 
-ENDLESS = Probe(
-    "make-a-folder-endless-while-it-is-downloaded", "resources", "host_dos",
+ENDLESS = _probe(
+    "make-a-folder-endless-while-it-is-downloaded", "host_dos",
     "packing a folder that changes stops at the size of the sandbox's disk", """
 os.mkdir("much")
 names = [f"much/{number:02}" for number in range(12)]

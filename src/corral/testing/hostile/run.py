@@ -85,24 +85,27 @@ class Report:
 OnProgress = Callable[[Outcome], None]
 
 
-async def attack(
-    sandbox: AsyncSandbox, *, canaries: Canaries, probes: Iterable[Probe] | None = None,
-    make: MakeSandbox | None = None, on_progress: OnProgress | None = None,
+async def prove(
+    make: MakeSandbox,
+    *,
+    canaries: Canaries,
+    probes: Iterable[Probe] | None = None,
+    on_progress: OnProgress | None = None,
     soft: frozenset[str] = frozenset(),
-) -> Report:  # fmt: skip
-    """Attack a sandbox with all probes, or some.
+) -> Report:
+    """Open a sandbox and attack it with all probes, or some.
 
-    `soft` names the limits ("memory", "disk") that the backend reports as soft, and what it shares with the host
-    ("devices"): probes that only a hard limit could stop are then not promised. `make` opens further sandboxes of the
-    same kind: the neighbour, and those for single probes. Without it the probes that need one stay unproven.
+    `make` opens the sandbox, and further ones of the same kind: the neighbour, and those for single probes. `soft`
+    names the limits ("memory", "disk") that the backend reports as soft, and what it shares with the host ("devices"):
+    probes that only a hard limit could stop are then not promised.
 
     Raises:
-        CorralError: the sandbox could not even run a harmless program.
+        CorralError: the sandbox could not be opened, or could not even run a harmless program.
     """
     from corral.testing.hostile import ALL
 
     outcomes: list[Outcome] = []
-    async with besiege(sandbox, canaries=canaries, make=make, soft=soft) as siege:
+    async with make() as sandbox, besiege(sandbox, canaries=canaries, make=make, soft=soft) as siege:
         for probe in ALL if probes is None else probes:
             outcomes.append(await siege.try_probe(probe))
             if on_progress is not None:
@@ -114,7 +117,10 @@ async def attack(
 async def besiege(
     sandbox: AsyncSandbox, *, canaries: Canaries, make: MakeSandbox | None = None, soft: frozenset[str] = frozenset()
 ) -> AsyncIterator[Siege]:
-    """Attack a sandbox with one probe at a time. Takes and raises the same as `attack`."""
+    """Attack a sandbox with one probe at a time; takes and raises the same as `prove`.
+
+    Without `make`, the probes that need a second sandbox stay unproven.
+    """
     async with contextlib.AsyncExitStack() as stack:
         neighbour = await stack.enter_async_context(open_neighbour(make)) if make is not None else None
         siege = Siege(sandbox, canaries, make, neighbour, stack, soft)
@@ -351,16 +357,3 @@ def _limits(sandbox: AsyncSandbox) -> dict[str, int]:
 
 def _new_token() -> str:
     return f"probe-{secrets.token_hex(8)}"
-
-
-async def prove(
-    make: MakeSandbox,
-    *,
-    canaries: Canaries,
-    probes: Iterable[Probe] | None = None,
-    on_progress: OnProgress | None = None,
-    soft: frozenset[str] = frozenset(),
-) -> Report:
-    """Open a sandbox and attack it. Takes the same as `attack`; raises what that and opening a sandbox raise."""
-    async with make() as sandbox:
-        return await attack(sandbox, canaries=canaries, probes=probes, make=make, on_progress=on_progress, soft=soft)

@@ -16,6 +16,7 @@ from corral.errors import CorralError
 from corral.testing.check import make_tar, pieces
 from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held, unproven
 
+_probe = functools.partial(Probe, area="files")
 _PATIENCE_SECONDS = 8.0
 _CLEAR = """
 import shutil
@@ -49,8 +50,7 @@ async def _read_links(scene: Scene) -> Finding | None:
     return held(f"{refused} of 6 links refused, no secret read")
 
 
-READ_LINKS = Probe(
-    "lay-links-for-the-host-to-follow", "files", "host_leak", _CONFINED, """
+READ_LINKS = _probe("lay-links-for-the-host-to-follow", "host_leak", _CONFINED, """
 os.makedirs("trap", exist_ok=True)
 goals = {"file": T["canary_paths"][0], "environ": "/proc/self/environ", "parent": "/proc/1/environ",
          "root": "/proc/1/root", "mem": "/proc/self/mem", "fd": "/proc/self/fd/3"}
@@ -67,8 +67,7 @@ async def _write_through_links(scene: Scene) -> Finding | None:
     return held("written; the canaries show whether the host's folder changed")
 
 
-WRITE_LINKS = Probe(
-    "lay-links-for-the-host-to-write-through", "files", "escape", _CONFINED, """
+WRITE_LINKS = _probe("lay-links-for-the-host-to-write-through", "escape", _CONFINED, """
 folder = os.path.dirname(T["canary_paths"][0])
 for name, goal in {"way": folder, "direct": T["canary_paths"][0] + ".planted"}.items():
     os.symlink(goal, name)
@@ -104,8 +103,8 @@ async def _download_trap(scene: Scene) -> Finding | None:
         return held(f"{sum(1 for _ in target.rglob('*'))} harmless entries were downloaded")
 
 
-DOWNLOAD = Probe(
-    "lay-a-tree-of-traps-for-a-download", "files", "host_leak",
+DOWNLOAD = _probe(
+    "lay-a-tree-of-traps-for-a-download", "host_leak",
     "links out of the folder, FIFOs and sockets are not downloaded", _CLEAR.format(folder="tree") + """
 os.makedirs("tree/sub")
 os.symlink(T["canary_paths"][0], "tree/absolute")
@@ -134,8 +133,8 @@ async def _bring_home(scene: Scene) -> Finding | None:
         return held(f"{len(came)} files were downloaded, none of them a setting of git")
 
 
-GIT_SETTINGS = Probe(
-    "leave-settings-of-git-in-a-folder-that-comes-back", "files", "escape",
+GIT_SETTINGS = _probe(
+    "leave-settings-of-git-in-a-folder-that-comes-back", "escape",
     "settings that make git run programs are not downloaded", """
 for folder in ("project/.git", "project/.GIT", "project/bare", "project/.git/modules/sub"):
     for name in ("objects", "refs", "hooks"):
@@ -156,8 +155,8 @@ async def _read_odd(scene: Scene) -> Finding | None:
     return held("each was refused by a typed error")
 
 
-READ_ODD = Probe(
-    "offer-files-that-never-end", "files", "host_dos", "only regular files up to a size are read, never blocking",
+READ_ODD = _probe(
+    "offer-files-that-never-end", "host_dos", "only regular files up to a size are read, never blocking",
     _CLEAR.format(folder="odd") + """
 os.makedirs("odd/folder")
 os.mkfifo("odd/pipe")
@@ -199,8 +198,8 @@ while True:
     libc.renameat2(-100, b"race/file", -100, b"race/link", 2)
 """
 
-RACE = Probe(
-    "swap-a-file-for-a-link-while-it-is-read", "files", "host_leak", _CONFINED, _CLEAR.format(folder="race") + """
+RACE = _probe(
+    "swap-a-file-for-a-link-while-it-is-read", "host_leak", _CONFINED, _CLEAR.format(folder="race") + """
 os.makedirs("race")
 write("race/file", "innocent")
 os.symlink(T["canary_paths"][0], "race/link")
@@ -220,8 +219,7 @@ async def _unpack(scene: Scene) -> Finding | None:
     return held("unpacked; the canaries show whether the host's folder changed")
 
 
-UNPACK = Probe(
-    "unpack-an-archive-that-climbs-out", "files", "escape", "archives are unpacked inside", """
+UNPACK = _probe("unpack-an-archive-that-climbs-out", "escape", "archives are unpacked inside", """
 os.makedirs("unpacked", exist_ok=True)
 held("ready")
 """, after=_unpack)  # fmt: skip
@@ -258,8 +256,8 @@ def plant(path):
     os.mkfifo(path)  # opening it blocks for ever
 held(f"planted {{sum(can(plant, path) for path in {_LOOKED_UP!r})}}")
 """
-NAME_SERVICE = Probe(
-    "plant-a-name-service-for-the-file-agent", "files", "escape",
+NAME_SERVICE = _probe(
+    "plant-a-name-service-for-the-file-agent", "escape",
     "the file agent loads nothing from the sandbox's files", _NAME_SERVICE, after=_ask_the_agent, alone=True,
 )  # fmt: skip
 NAME_SERVICE_AS_ROOT = replace(
@@ -292,10 +290,10 @@ async def _forge_an_end(scene: Scene) -> Finding | None:
     return held("it was ended") if follows.text == "42" else breached(f"the next run: {follows.status}")
 
 
-FORGED_RUN = Probe(
-    "forge-the-end-of-a-run", "lifetime", "host_dos",
+FORGED_RUN = _probe(
+    "forge-the-end-of-a-run", "host_dos",
     "a run has ended only when the driver answers a new request, or is dead", 'held("ready")',
-    after=_forge_an_end, alone=True, timeout=60,
+    after=_forge_an_end, alone=True, timeout=60, area="lifetime",
 )  # fmt: skip
 
 
@@ -325,8 +323,8 @@ def _judge(data: Path) -> Finding | None:
     return held("no other user can enter the data folder, or owns files that sandboxes start from")
 
 
-PLANTED = Probe(
-    "find-what-others-of-the-host-have-planted", "files", "lateral",
+PLANTED = _probe(
+    "find-what-others-of-the-host-have-planted", "lateral",
     "a data folder of mode 0700, whose files have owners that can't log in", """
 found = []
 for top in ("/tmp", "/var/tmp", "/home", "/workspace", "/workspaces", "/srv", "/mnt"):

@@ -103,7 +103,7 @@ async def code_run(call: ApiCall) -> Any:
     )
 
 
-def _with_output(answer: ExecuteResponse | CodeRunResponse, output: bytes) -> Any:
+def _with_output(answer: ExecuteResponse, output: bytes) -> Any:
     """The answer with the output: a long one is decoded and encoded as it is sent."""
     if len(output) > SLICE_BYTES:
         return Large(answer, texts={"result": LongText((output,))})
