@@ -100,6 +100,15 @@ async def test_a_stopped_agent_is_woken_or_replaced(box: AsyncSandbox, monkeypat
         assert await box.files.read("file") == b"old"
 
 
+async def test_an_operation_that_is_stopped_in_the_middle_goes_on(box: AsyncSandbox) -> None:
+    go_on = asyncio.Event()
+    writing = await begin_write(box, "file", go_on)
+    await box.exec(f"kill -STOP $({AGENTS})", check=True)  # the agent, the warden and the writer
+    go_on.set()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert await writing == (3 << 20) + 4
+
+
 async def test_a_cancelled_write_leaves_nothing(box: AsyncSandbox) -> None:
     writing = await begin_write(box, "file", asyncio.Event())
     writing.cancel()

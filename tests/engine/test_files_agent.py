@@ -65,6 +65,33 @@ async def test_agent_killed_over_and_over_is_a_file_error_and_never_a_dead_sandb
     assert await box.files.read("f") == b"1"
 
 
+HOLD = """
+import fcntl, time
+held = [open(f"held{number}") for number in range(10)]
+for file in held:
+    fcntl.flock(file, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(1000)
+"""
+
+
+async def test_lock_that_a_program_holds_delays_edits_of_that_file_alone(box: AsyncSandbox) -> None:
+    await box.files.write("other", b"1")
+    for number in range(10):
+        await box.files.write(f"held{number}", b"old")
+    async with await box.start(["python3", "-c", HOLD]) as program:
+        async for _ in program.output():
+            break
+        edits = [asyncio.ensure_future(box.files.edit(f"held{number}", "old", "new")) for number in range(10)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(5):  # one after the other, they would take twice as long
+            assert await box.files.read("other") == b"1"
+            await box.files.edit("other", "1", "2")
+        async with asyncio.timeout(HANG_GUARD_SECONDS):
+            await asyncio.gather(*edits)
+    assert [await box.files.read(f"held{number}") for number in range(10)] == [b"new"] * 10
+
+
 MAGIC = [
     "/proc/self/mem", "/proc/self/environ", "/proc/self/maps", "/proc/1/environ", "/proc/self/fd/0", "/proc/self/exe",
     "/proc/self/root/etc/passwd", "/proc/self/cwd/etc/passwd", "/dev/zero", "/dev/null", "/dev/tty", "/proc/version",

@@ -44,7 +44,7 @@ def write_options(message: Message) -> Message:
 def _edit(message: Message, payloads: Sequence[bytes]) -> Message:
     """Payloads: the old text, the new one."""
     old, new = payloads
-    return edit(message["path"], old, new, **pick(message, "replace_all", "expected_sha256", "links"))
+    return edit(message["path"], old, new, **pick(message, "replace_all", "expected_sha256", "links", "wait"))
 
 
 def _grep(message: Message, payloads: Sequence[bytes], outcome: Outcome) -> Iterator[Message]:

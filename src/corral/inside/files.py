@@ -233,22 +233,29 @@ def _copy_into(target: int, folder: int, name: str) -> None:
             write_all(target, piece)
 
 
-def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = True) -> bytes | None:
+class TurnTakenError(Exception):
+    """Another process holds the file that is to be edited, and the caller may not wait."""
+
+
+def change(path: str, make: Callable[[bytes], bytes | None], *, links: bool = True, wait: bool = True) -> bytes | None:
     """Compare and swap: replace the content with what `make` returns for it, unless the file has changed meanwhile. If
-    it returns None, the file stays as it is."""
+    it returns None, the file stays as it is.
+
+    Raises: TurnTakenError, without `wait`.
+    """
     for _ in range(_EDIT_ATTEMPTS):
         with opened(open_regular(path, links=links)) as descriptor:
             before = os.fstat(descriptor)
             changed = make(read_all(descriptor, limit=MAX_EDIT_BYTES))
             if changed is None:
                 return None
-            _take_turn(descriptor)
+            _take_turn(descriptor, wait=wait)
             if _swap(path, before, changed, links=links):
                 return changed
     raise RefusedError("conflict", errno.EAGAIN, "the file kept changing while it was edited")
 
 
-def _take_turn(descriptor: int) -> None:
+def _take_turn(descriptor: int, *, wait: bool) -> None:
     """Wait for another edit of the same file to finish: between its last look and its renaming we would be lost.
 
     Not for ever, because any program may hold this lock.
@@ -258,6 +265,8 @@ def _take_turn(descriptor: int) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if not wait:
+                raise TurnTakenError from None
             time.sleep(0.002)
         except OSError:
             return  # a file system without locks
@@ -289,8 +298,9 @@ def edit(
     replace_all: bool = False,
     expected_sha256: str | None = None,
     links: bool = True,
+    wait: bool = True,
 ) -> dict[str, Any]:
-    """Replace bytes in a file: `{"replacements": …, "sha256": …, "size": …}`."""
+    """Replace bytes in a file: `{"replacements": …, "sha256": …, "size": …}`. For `wait`, see `change`."""
     result: dict[str, Any] = {}
 
     def make(content: bytes) -> bytes:
@@ -298,7 +308,7 @@ def edit(
         changed, result = edit_text(content, old, new, replace_all=replace_all, expected_sha256=expected_sha256)
         return changed
 
-    change(path, make, links=links)
+    change(path, make, links=links, wait=wait)
     return result
 
 

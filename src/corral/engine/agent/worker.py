@@ -16,7 +16,7 @@ from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.trees import answer_continuations
 from corral.inside import filerequests
-from corral.inside.files import MAX_EDIT_BYTES, read_all
+from corral.inside.files import MAX_EDIT_BYTES, TurnTakenError, read_all
 from corral.inside.refusal import RefusedError, describe_refusal
 
 _OPERATIONS: dict[str, files.Operation] = {
@@ -77,9 +77,9 @@ def _answer(channel: socket.socket, message: wire.Message, descriptors: list[int
     reply = Reply(socket.socket(fileno=descriptors.pop(0)))
     operation = message.get("op", "")
     try:
-        if operation in _QUICK:
-            _run(message, descriptors, reply)
-        elif operation in _SLOW:
+        if operation not in _QUICK and operation not in _SLOW:
+            _refuse(reply, RefusedError("unknown", 0, f"unknown operation {operation!r}"))
+        elif operation in _SLOW or not _run_at_once(message, descriptors, reply):
             pid = os.fork()
             if pid == 0:
                 channel.close()
@@ -88,13 +88,20 @@ def _answer(channel: socket.socket, message: wire.Message, descriptors: list[int
                 signal.alarm(int(message.get("timeout", 0)))
                 _run(message, descriptors, reply)
                 os._exit(0)
-        else:
-            _refuse(reply, RefusedError("unknown", 0, f"unknown operation {operation!r}"))
     except OSError as error:
         _refuse(reply, error)
     finally:
         reply.close()
         wire.close_all(descriptors)
+
+
+def _run_at_once(message: wire.Message, descriptors: list[int], reply: Reply) -> bool:
+    """False if it would have to wait, for as long as a program likes: all other requests would wait with it."""
+    try:
+        _run({**message, "wait": False}, descriptors, reply)
+    except TurnTakenError:
+        return False
+    return True
 
 
 def _run(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
@@ -106,6 +113,8 @@ def _run(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
 
 
 def _answer_request(message: wire.Message, descriptors: list[int], reply: Reply) -> None:
+    for descriptor in descriptors:
+        os.lseek(descriptor, 0, os.SEEK_SET)  # it was read before, if `_run_at_once` could not finish
     payloads = [read_all(descriptor, limit=MAX_EDIT_BYTES) for descriptor in descriptors]
     last = filerequests.answer(message, payloads, reply.add)
     reply.flush()

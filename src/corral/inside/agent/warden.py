@@ -69,7 +69,7 @@ def watch_over(request: dict[str, Any], inner: tuple[int, int, int], status: int
         os.waitpid(pid, 0)
         return
     _report(status, {"pid": pid})
-    _stay(pid, status)
+    _stay(pid, status, ours=task is not None)
 
 
 def _close_all_but(keep: set[int]) -> None:
@@ -81,8 +81,8 @@ def _close_all_but(keep: set[int]) -> None:
                 os.close(descriptor)
 
 
-def _stay(pid: int, status: int) -> None:
-    """Wait until the program and all processes that it left behind have ended."""
+def _stay(pid: int, status: int, *, ours: bool) -> None:
+    """Wait until the program and all processes that it left behind have ended. `ours`: it is a task."""
     agent, ending = os.getppid(), False
 
     def end(*_: object) -> None:
@@ -94,11 +94,11 @@ def _stay(pid: int, status: int) -> None:
             _signal_group(pid, signal.SIGKILL)
 
     def wake(*_: object) -> None:
-        # A program may stop the agent, which has the same user; the agent continues us in the same way.
+        # A program may stop the agent or a task, which have the same user; the agent continues us in the same way.
         if ending or os.getppid() != agent:
             end()
         else:
-            send_signal([agent], signal.SIGCONT)
+            send_signal([agent, *(own_children() if ours else ())], signal.SIGCONT)
 
     def tell(code: int, usage: resource.struct_rusage) -> None:
         exit_code, number = read_status(code)
