@@ -4,10 +4,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from corral.engine.seccomp.bpf import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, compile_filter, simulate
+from corral.engine.seccomp.bpf import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, compile_filter
 from corral.engine.seccomp.numbers import ARCHES, numbers
 from corral.engine.seccomp.policy import POLICY, decide
 from corral.engine.seccomp.rule import ALLOW
+from support.bpf import simulate
 
 FILTERS = {arch: compile_filter(arch) for arch in ARCHES}
 BORDERS = sorted({v for rule in POLICY.values() for case in rule.cases for match in case.when for v in match.values})

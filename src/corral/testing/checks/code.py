@@ -18,7 +18,7 @@ from corral.errors import (
 )
 from corral.languages import find_language, language_names
 from corral.sessions.interpreter.events import RunEvent
-from corral.testing.check import check, equal, pieces, raises, true, until
+from corral.testing.check import TIME_TO_PRINT, check, equal, pieces, raises, true, until
 
 PYTHON = "python processes"
 HELLO = {
@@ -192,7 +192,7 @@ async def error_of_the_code_is_told(box: AsyncSandbox) -> None:
 @check("2", "A timeout interrupts a run; if that is ignored, the process ends and the result says so", needs=PYTHON)
 async def run_out_of_time_is_ended(box: AsyncSandbox) -> None:
     await box.interpreter.execute("import signal, time\nx = 1")
-    result = await box.interpreter.execute("print('begun')\ntime.sleep(1000)", timeout=0.3)
+    result = await box.interpreter.execute("print('begun')\ntime.sleep(1000)", timeout=TIME_TO_PRINT)
     equal((result.status, result.stdout, result.fresh), ("timeout", "begun\n", False))
     equal((await box.interpreter.execute("x")).text, "1")
     stubborn = "signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(1000)"

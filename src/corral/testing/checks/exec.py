@@ -9,7 +9,19 @@ from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecTimeoutError, ExitError, InvalidCommandError
 from corral.results import OutputChunk
 from corral.spec import HOME
-from corral.testing.check import REAL, Context, check, equal, flat_memory, pieces, raises, repeat, still_works, true
+from corral.testing.check import (
+    REAL,
+    TIME_TO_PRINT,
+    Context,
+    check,
+    equal,
+    flat_memory,
+    pieces,
+    raises,
+    repeat,
+    still_works,
+    true,
+)
 
 
 @check("exec", "A list is an argv: its items are not expanded or split")
@@ -134,7 +146,7 @@ async def check_raises_exit_error(box: AsyncSandbox) -> None:
 
 @check("2", "check=True turns a timeout into ExecTimeoutError with the partial output", raises="exec:ExecTimeoutError")
 async def check_raises_timeout_error(box: AsyncSandbox) -> None:
-    error = await raises(ExecTimeoutError, box.exec("echo early; sleep 1000", timeout=0.3, check=True))
+    error = await raises(ExecTimeoutError, box.exec("echo early; sleep 1000", timeout=TIME_TO_PRINT, check=True))
     true(isinstance(error, TimeoutError), "ExecTimeoutError is a TimeoutError")
     equal((error.result.stdout, error.result.exit_code), ("early\n", 124))
 

@@ -9,7 +9,7 @@ import signal
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, SandboxClosedError, SandboxGoneError
 from corral.spec import Resources
-from corral.testing.check import REAL, Context, check, equal, raises, still_works, true, until
+from corral.testing.check import REAL, TIME_TO_PRINT, Context, check, equal, raises, still_works, true, until
 
 _LIST = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done; true"
 
@@ -49,14 +49,14 @@ async def background_child_lives_on(box: AsyncSandbox) -> None:
 
 @check("2", "A timeout is a result: 124, the reason, and the output so far")
 async def timeout_keeps_partial_output(box: AsyncSandbox) -> None:
-    result = await box.exec("echo out; echo err >&2; sleep 1000", timeout=0.5)
+    result = await box.exec("echo out; echo err >&2; sleep 1000", timeout=TIME_TO_PRINT)
     equal((result.exit_code, result.reason, result.timed_out, result.ok), (124, "timeout", True, False))
     equal((result.stdout, result.stderr), ("out\n", "err\n"))
 
 
 @check("2", "A timeout ends the whole tree: children, daemons, stopped ones and those that ignore TERM", needs=REAL)
 async def timeout_ends_the_whole_tree(box: AsyncSandbox, token: str) -> None:
-    result = await box.exec(stubborn(token), timeout=1.5)
+    result = await box.exec(stubborn(token), timeout=TIME_TO_PRINT)
     equal((result.reason, result.stdout), ("timeout", "started\n"))
     await until(lambda: running(box, token), 0, "processes of a timed-out call are still there")
 
@@ -141,7 +141,7 @@ async def usage_of_the_sandbox_is_told(box: AsyncSandbox) -> None:
 
 @check("start", "A timeout of a background program is kept")
 async def start_honours_its_timeout(box: AsyncSandbox) -> None:
-    process = await box.start("echo on; sleep 1000", timeout=0.4)
+    process = await box.start("echo on; sleep 1000", timeout=TIME_TO_PRINT)
     result = await process.wait()
     equal((result.reason, result.exit_code, result.stdout), ("timeout", 124, "on\n"))
 
