@@ -26,9 +26,9 @@ from corral.results import Capabilities
 from corral.spec import make_spec
 
 HANG_SECONDS = 60.0
+"""A check that takes longer counts as stuck. On a slow machine each takes less than a tenth of it."""
 TIME_TO_PRINT = 2.0
 """A timeout after which a program has certainly printed its first line, also on a busy machine."""
-"""A check that takes longer counts as stuck. On a slow machine each takes less than a tenth of it."""
 OWN_LIMIT_BYTES = 50 << 20
 
 Need = Literal[
