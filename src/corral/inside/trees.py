@@ -82,9 +82,14 @@ def become_dumpable() -> None:
     _control(_DUMPABLE, 1)
 
 
-def end_with_parent(number: int) -> None:
-    """Have the kernel send us a signal when our parent ends."""
+def end_with_parent(number: int, parent: int) -> None:
+    """Have the kernel send us a signal when our parent ends; if it has ended already, send it now.
+
+    `parent` is its pid as it was before the fork: by now we may have another one.
+    """
     _control(_PARENT_DEATH, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
 
 
 def _control(option: int, value: int) -> None:

@@ -166,6 +166,7 @@ class Agent:
             job.status, status_end = os.pipe()
             opened += [job.status, status_end]
             os.set_blocking(job.status, False)
+            agent = os.getpid()
             job.warden = os.fork()
         except (OSError, KeyError) as error:
             job.reading.close_writers()
@@ -175,7 +176,7 @@ class Agent:
             return
         if job.warden == 0:
             try:
-                watch_over(request, inner, status_end, task)
+                watch_over(request, inner, status_end, task, agent=agent)
             finally:
                 os._exit(0)
         for descriptor in {*inner, status_end}:

@@ -37,9 +37,12 @@ WAKE_SECONDS = 1.0
 _PEAK_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 
-def watch_over(request: dict[str, Any], inner: tuple[int, int, int], status: int, task: Task | None) -> None:
-    """Start a program, wait for it and for all its orphans, and report to `status`."""
+def watch_over(
+    request: dict[str, Any], inner: tuple[int, int, int], status: int, task: Task | None, *, agent: int
+) -> None:
+    """Start a program, wait for it and for all its orphans, and report to `status`. They end with `agent`."""
     os.setsid()
+    warden = os.getpid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _close_all_but({*inner, status})
     null = os.open(os.devnull, os.O_RDWR)
@@ -56,6 +59,8 @@ def watch_over(request: dict[str, Any], inner: tuple[int, int, int], status: int
     if pid == 0:
         code = 125
         try:
+            # A program that kills its warden and the agent does not outlive them.
+            end_with_parent(signal.SIGKILL, warden)
             code = _become(request, inner, failed_end, task)
         finally:
             os._exit(code)
@@ -69,7 +74,7 @@ def watch_over(request: dict[str, Any], inner: tuple[int, int, int], status: int
         os.waitpid(pid, 0)
         return
     _report(status, {"pid": pid})
-    _stay(pid, status, ours=task is not None)
+    _stay(pid, status, agent, ours=task is not None)
 
 
 def _close_all_but(keep: set[int]) -> None:
@@ -81,9 +86,9 @@ def _close_all_but(keep: set[int]) -> None:
                 os.close(descriptor)
 
 
-def _stay(pid: int, status: int, *, ours: bool) -> None:
+def _stay(pid: int, status: int, agent: int, *, ours: bool) -> None:
     """Wait until the program and all processes that it left behind have ended. `ours`: it is a task."""
-    agent, ending = os.getppid(), False
+    ending = False
 
     def end(*_: object) -> None:
         # The agent asks for it, or has died: end everything. Children of those that die become ours, and end too.
@@ -108,7 +113,7 @@ def _stay(pid: int, status: int, *, ours: bool) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGALRM, wake)
     signal.setitimer(signal.ITIMER_REAL, WAKE_SECONDS, WAKE_SECONDS)
-    end_with_parent(signal.SIGTERM)
+    end_with_parent(signal.SIGTERM, agent)
     reap_all(pid, tell, after_each=lambda: end() if ending else None)
     while sys.platform != "linux" and _signal_group(pid, 0):
         time.sleep(WAKE_SECONDS / 2)  # orphans did not come to us, but are still in its group
@@ -132,7 +137,6 @@ def _report(status: int, message: dict[str, Any]) -> None:
 def _become(request: dict[str, Any], inner: tuple[int, int, int], failed: int, task: Task | None) -> int:
     """Turn a fork into the program, or run a task like one; returns the exit code."""
     os.setsid()
-    end_with_parent(signal.SIGKILL)  # a program that kills its warden and the agent does not outlive them
     reset_signals()
     take_streams(inner)
     if request.get("pty"):
