@@ -68,6 +68,15 @@ async def test_a_long_stream_is_whole_or_nothing(files: ShellFiles, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["big"]
 
 
+async def test_a_reply_without_a_size_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
+    lying = tmp_path / "shell"
+    lying.write_text("#!/bin/sh\nhead -c 1000000 /dev/zero\n")
+    lying.chmod(0o755)
+    files = ShellFiles(local_shell(str(lying)), user="", workdir="/", sandbox_id="local", guard=lambda: None)
+    with pytest.raises(SandboxFileError, match="malformed"):
+        await files.read("file")
+
+
 async def test_a_write_keeps_the_mode_and_follows_links(files: ShellFiles, tmp_path: Path) -> None:
     await files.write("real", "old", mode=0o750)
     await files.symlink("link", "real")

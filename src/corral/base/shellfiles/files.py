@@ -28,6 +28,7 @@ from corral.paths import FollowedPath, SandboxPath
 from corral.protocol import PathLike, SpawnRequest
 from corral.results import EditResult, ExecResult, FileInfo, GlobResult, GrepResult, ReplaceResult
 
+_MAX_SIZE_LINE_BYTES = 4096
 _EDIT_ATTEMPTS = 8
 _MAX_ANSWER_BYTES = 1024 * 1024
 _STDERR_LIMIT_BYTES = 1024 * 1024
@@ -96,6 +97,9 @@ class ShellFiles(AsyncFiles):
                     head += received
                     _, newline, piece = head.partition(b"\n")
                     begun = bool(newline)
+                    if not begun and len(head) > _MAX_SIZE_LINE_BYTES:
+                        text = f"{target}: the sandbox's reply is malformed"
+                        raise SandboxFileError(text, path=target, sandbox_id=self._sandbox_id, op="read")
                 for offset in range(0, len(piece), chunk_bytes):
                     yield piece[offset : offset + chunk_bytes]
             self._check(await run.process.wait(), path=target, op="read")
