@@ -38,6 +38,18 @@ def told(path: str, *, sandbox_id: str | None, op: str) -> Iterator[None]:
         raise file_error(refusal, path=path, sandbox_id=sandbox_id, op=op) from error
 
 
+@contextlib.contextmanager
+def parsing(path: str, *, sandbox_id: str | None, op: str) -> Iterator[None]:
+    """Around parsing a reply of an agent, which runs inside and may say anything. Raises: SandboxFileError."""
+    try:
+        yield
+    except CorralError:
+        raise
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        text = f"{shorten_path(path)}: the sandbox's reply is malformed"
+        raise SandboxFileError(text, path=path, sandbox_id=sandbox_id, op=op) from error
+
+
 def file_error(refusal: Mapping[str, Any], *, path: str, sandbox_id: str | None, op: str) -> SandboxFileError:
     """The error for a refused file operation. The refusal comes from inside, and may contain anything."""
     code, text, number = str(refusal.get("error")), str(refusal.get("text", "")), _int(refusal.get("errno"))

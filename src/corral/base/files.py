@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NoReturn, TypeVar
 
 from corral.base import transfer
-from corral.base.filereports import file_info, grep_match
+from corral.base.filereports import file_info, grep_match, parsing
 from corral.errors import (
     CapabilityError,
     EditError,
@@ -45,6 +45,8 @@ DEFAULT_READ_LIMIT_BYTES = 256 * 1024 * 1024
 _MOST_LOOKED_AT = 1_000_000
 DEFAULT_MATCH_LIMIT = 10_000
 CHUNK_BYTES = 256 * 1024
+MAX_ITEMS = 1_000_000
+"""How many files `list` and `replace` return: memory here is bounded, whatever a program inside creates or says."""
 
 T = TypeVar("T")
 
@@ -476,32 +478,43 @@ class RequestFiles(AsyncFiles):
     async def _collect(
         self, message: Message, payloads: Sequence[bytes] = (), *, path: str
     ) -> tuple[list[Any], Message]:
-        """All items of an answer, and its final message."""
+        """All items of an answer, and its final message. Raises: SandboxFileError for more than were asked for."""
         items: list[Any] = []
+        most = int(message.get("limit", MAX_ITEMS))
         async with contextlib.aclosing(self._batches(message, payloads, path=path)) as batches:
             async for batch, last in batches:
-                items.extend(batch)
+                with self._parsing(path, str(message["op"])):
+                    items.extend(batch)
+                if len(items) > most:
+                    raise too_many(path, most, sandbox_id=self._sandbox_id, op=str(message["op"]))
                 if last is not None:
                     return items, last
         raise EngineFaultError("the file agent's answer has no end", op=str(message["op"]))
+
+    def _parsing(self, path: str, op: str) -> contextlib.AbstractContextManager[None]:
+        return parsing(path, sandbox_id=self._sandbox_id, op=op)
 
     async def _edit(
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected_sha256: str | None
     ) -> EditResult:
         message = {"op": "edit", **describe(path), "replace_all": replace_all, "expected_sha256": expected_sha256}
         answer = await self._ask(message, (old, new), path=path)
-        return EditResult(path, int(answer["replacements"]), str(answer["sha256"]), int(answer["size"]))
+        with self._parsing(path, "edit"):
+            return EditResult(path, int(answer["replacements"]), str(answer["sha256"]), int(answer["size"]))
 
     # About files.
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
         target = self.at(path)
-        return file_info((await self._ask({"op": "stat", **describe(target), "follow": follow}, path=target))["stat"])
+        answer = await self._ask({"op": "stat", **describe(target), "follow": follow}, path=target)
+        with self._parsing(target, "stat"):
+            return file_info(answer["stat"])
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         target = self.at(path)
         items, _ = await self._collect({"op": "list", **describe(target)}, path=target)
-        return [file_info(item) for item in items]
+        with self._parsing(target, "list"):
+            return [file_info(item) for item in items]
 
     async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
         return await self._find(root, pattern=pattern, hidden=hidden, limit=limit)
@@ -512,7 +525,8 @@ class RequestFiles(AsyncFiles):
 
     async def _find(self, root: SandboxPath, **options: object) -> GlobResult:
         items, last = await self._collect({"op": "glob", **describe(root), **options}, path=root)
-        return GlobResult(tuple(map(file_info, items)), bool(last["truncated"]), _texts(last["unreadable"]))
+        with self._parsing(root, "glob"):
+            return GlobResult(tuple(map(file_info, items)), bool(last["truncated"]), _texts(last["unreadable"]))
 
     def list_batches(self, path: PathLike = ".", *, depth: int = 1) -> AsyncIterator[Sequence[FileInfo]]:
         return self._parsed({"op": "list", "path": self.at(path), "depth": depth}, file_info)
@@ -528,19 +542,23 @@ class RequestFiles(AsyncFiles):
     async def _parsed(self, message: Message, parse: Callable[[Message], T]) -> AsyncIterator[Sequence[T]]:
         async with contextlib.aclosing(self._batches(message, path=message["path"])) as batches:
             async for items, _ in batches:
-                yield [parse(item) for item in items]
+                with self._parsing(message["path"], str(message["op"])):
+                    parsed = [parse(item) for item in items]
+                yield parsed
 
     async def _grep(self, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
         message = {"op": "grep", **search.describe(), "limit": limit}
         # As a payload: there may be more of them than fit into a message.
         names = "\0".join(without).encode("utf-8", "surrogateescape")
         items, last = await self._collect(message, (names,) if names else (), path=search.root)
-        return GrepResult(tuple(map(grep_match, items)), bool(last["truncated"]), _texts(last["unreadable"]))
+        with self._parsing(search.root, "grep"):
+            return GrepResult(tuple(map(grep_match, items)), bool(last["truncated"]), _texts(last["unreadable"]))
 
     async def _replace(self, search: TextSearch, new: bytes) -> ReplaceResult:
         message = {"op": "replace", **search.describe()}
         items, last = await self._collect(message, (new,), path=search.root)
-        return ReplaceResult({str(i["path"]): int(i["replacements"]) for i in items}, _texts(last["unreadable"]))
+        with self._parsing(search.root, "replace"):
+            return ReplaceResult({str(i["path"]): int(i["replacements"]) for i in items}, _texts(last["unreadable"]))
 
     # Changing the tree.
 
@@ -564,6 +582,13 @@ class RequestFiles(AsyncFiles):
 
     async def chmod(self, path: PathLike, mode: int) -> None:
         await self._ask({"op": "chmod", "path": self.at(path), "mode": mode}, path=self.at(path))
+
+
+def too_many(path: str, most: int, *, sandbox_id: str | None, op: str) -> SandboxFileTooLargeError:
+    """The error for more files or matches than a result holds."""
+    return SandboxFileTooLargeError(
+        f"{path}: more than {most:,} results", path=path, sandbox_id=sandbox_id, op=op, hint="use glob with a limit"
+    )
 
 
 def encode(text: str | bytes) -> bytes:

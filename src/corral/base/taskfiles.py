@@ -101,7 +101,9 @@ class TaskFiles(RequestFiles):
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         async with self._task({"op": "read", **describe(target)}, path=target) as run:
-            size = int((await run.line())["size"])
+            line = await run.line()
+            with self._parsing(target, "read"):
+                size = int(line["size"])
             pieces = self._read_large(target, size)
             if pieces is None:
                 async for piece in _cut(run.rest(), chunk_bytes):
@@ -120,7 +122,8 @@ class TaskFiles(RequestFiles):
 
     async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
         line = await self._send({"op": "write", **request.describe()}, content, path=request.path)
-        return int(line["size"])
+        with self._parsing(request.path, "write"):
+            return int(line["size"])
 
     async def _send(self, message: Message, content: AsyncIterable[bytes], *, path: str) -> Message:
         """The answer to a request with content. Raises: what the agent refuses, or the content raised."""
@@ -147,7 +150,9 @@ class TaskFiles(RequestFiles):
 
     async def unpack(self, path: PathLike, archive: AsyncIterable[bytes]) -> int:
         target = self.at(path)
-        return int((await self._send({"op": "unpack", "path": target}, archive, path=target))["count"])
+        line = await self._send({"op": "unpack", "path": target}, archive, path=target)
+        with self._parsing(target, "unpack"):
+            return int(line["count"])
 
 
 class _Run:

@@ -65,8 +65,7 @@ class DaytonaFiles(TaskFiles):
         message = request.describe()
         del message["append"], message["links"]
         async with self._task({"op": "stage", **message}, frame(_when(source)), path=target) as run:
-            place = str((await run.line())["place"])
-            if _PLAIN_PATH.fullmatch(place):
+            if _PLAIN_PATH.fullmatch(place := str((await run.line()).get("place"))):
                 try:
                     await self._upload(place, counted, path=target)
                 except CorralError:

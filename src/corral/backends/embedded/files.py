@@ -282,8 +282,11 @@ class EmbeddedFiles(RequestFiles):
         async with self._agent.talking(message, path=target) as sock:
             while True:
                 part = self._agent.check(await seam.receive_message(sock), target, "watch")
-                for item in part.get("items", ()):
-                    yield WatchEvent(str(item["path"]), item["kind"], bool(item["folder"]))
+                with self._parsing(target, "watch"):
+                    items = part.get("items", ())
+                    events = [WatchEvent(str(item["path"]), item["kind"], bool(item["folder"])) for item in items]
+                for event in events:
+                    yield event
 
     async def pack(self, path: PathLike) -> AsyncIterator[bytes]:
         target = self.at(path)
@@ -312,7 +315,8 @@ class EmbeddedFiles(RequestFiles):
                     pass  # the agent has stopped reading; its answer says why
                 close(writer)
                 answer = await seam.receive_message(sock)
-        return int(self._agent.check(answer, target, "unpack")["count"])
+        with self._parsing(target, "unpack"):
+            return int(self._agent.check(answer, target, "unpack")["count"])
 
 
 async def _read_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerator[bytes, None]:

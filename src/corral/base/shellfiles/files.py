@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 
 from corral.base.exchange import Exchange, Known, exchanging, measured
 from corral.base.filereports import replace_text, told
-from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest
+from corral.base.files import CHUNK_BYTES, MAX_ITEMS, AsyncFiles, TextSearch, WriteRequest, too_many
 from corral.base.process import AsyncProcess
 from corral.base.shellfiles import scripts
 from corral.base.shellfiles import search as searching
@@ -183,7 +183,9 @@ class ShellFiles(AsyncFiles):
         found: list[FileInfo] = []
         async with self._open(_for(target, scripts.WALK), (target, "1", "all", "readable")) as run:
             async for info in parse_records(run.output, root=target):
-                found.append(info)  # noqa: PERF401 - a comprehension would hide that it streams
+                found.append(info)
+                if len(found) > MAX_ITEMS:
+                    raise too_many(target, MAX_ITEMS, sandbox_id=self._sandbox_id, op="list")
             self._check(await run.process.wait(), path=target, op="list")
         return sorted(found, key=lambda info: info.name)
 

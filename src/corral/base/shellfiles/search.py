@@ -7,6 +7,7 @@ import posixpath
 import re
 from collections.abc import AsyncIterator
 
+from corral.base.files import MAX_ITEMS, too_many
 from corral.base.shellfiles.tarstream import read_members
 from corral.errors import SandboxFileError
 from corral.inside.glob import compile_glob, is_included
@@ -50,8 +51,14 @@ async def grep(
 async def find_files(
     stream: AsyncIterator[bytes], root: str, wanted: re.Pattern[bytes], *, include: str | None
 ) -> list[str]:
-    """The files that have a match."""
-    return sorted([path async for path, content in _read_texts(stream, root, include) if wanted.search(content)])
+    """The files that have a match. Raises: SandboxFileTooLargeError."""
+    found = []
+    async for path, content in _read_texts(stream, root, include):
+        if wanted.search(content):
+            found.append(path)
+            if len(found) > MAX_ITEMS:
+                raise too_many(root, MAX_ITEMS, sandbox_id=None, op="replace")
+    return sorted(found)
 
 
 async def _read_texts(stream: AsyncIterator[bytes], root: str, include: str | None) -> AsyncIterator[tuple[str, bytes]]:
