@@ -20,6 +20,7 @@ from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
 from corral.concurrency.waiting import wait_for
 from corral.errors import CorralError, EditConflictError, SandboxFileError
+from corral.inside.files import MAX_EDIT_BYTES
 from corral.inside.glob import compile_glob, find_depth
 from corral.inside.lines import substitute
 from corral.inside.refusal import RefusedError
@@ -165,7 +166,7 @@ class ShellFiles(AsyncFiles):
     async def _edit_once(
         self, path: SandboxPath, old: bytes, new: bytes, *, replace_all: bool, expected: str | None
     ) -> EditResult:
-        content = await self.read(path)
+        content = await self.read(path, max_bytes=MAX_EDIT_BYTES)
         changed, result = replace_text(
             path, content, old, new, replace_all=replace_all, expected_sha256=expected, sandbox_id=self._sandbox_id
         )
