@@ -11,13 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from seccomp_profile import docker_profile
 
 from corral.backends.docker import enter, insidescripts
 from corral.backends.docker.capable import refuse_what_is_missing
 from corral.backends.docker.container import Standing, describe_owner, dump_spec, is_orphan, load_spec, make_config
 from corral.backends.docker.settings import Settings, find_host, make_settings
 from corral.client.registry import backend_names, get_backend
-from corral.engine.seccomp.docker import docker_profile
 from corral.errors import (
     BackendUnavailableError,
     CapabilityError,

@@ -9,10 +9,10 @@ from itertools import product
 from typing import Any
 
 import pytest
+from seccomp_profile import docker_profile
 
 from corral.engine.errors import UnsupportedError
 from corral.engine.seccomp.bpf import RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, compile_filter, verdict
-from corral.engine.seccomp.docker import docker_profile
 from corral.engine.seccomp.install import Prepared, native_arch
 from corral.engine.seccomp.numbers import ARCHES, NUMBERS, UnsupportedArchError, numbers
 from corral.engine.seccomp.policy import CONTAINER_POLICY, POLICY, decide
