@@ -181,7 +181,7 @@ def test_bytes_that_are_no_text_reach_a_program() -> None:
 
 
 def test_a_missing_folder_is_told_apart_from_a_failure() -> None:
-    assert launch("true", cwd="/proc/self/no-such-folder") == ([b"mark cwd", b""], 125)
+    assert launch("true", cwd="/proc/self/no-such-folder") == ([b"mark cwd 0 0", b""], 125)
 
 
 def test_variables_that_a_shell_would_drop_go_by_env() -> None:

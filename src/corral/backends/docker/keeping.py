@@ -204,7 +204,7 @@ class Keeping:
         }
         if spec is not None:
             labels[SPEC_LABEL] = dump_spec(spec)
-        await self._api.commit(container, repo=repo, tag=tag, labels=labels, pause=True)
+        await self._api.commit(container, repo=repo, tag=tag, labels=labels)
 
     async def _find(self, repo: str) -> list[dict[str, Any]]:
         """Our images of one repository, each with its tag. One image may have several."""

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import signal as signals
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import aiohttp
 from aiodocker.exceptions import DockerError
@@ -17,13 +17,7 @@ from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_wh
 from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
 from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
 from corral.base.process import AsyncProcess, Ending
-from corral.errors import (
-    BackendUnavailableError,
-    CorralError,
-    ExecError,
-    InvalidCommandError,
-    WorkdirError,
-)
+from corral.errors import BackendUnavailableError, CorralError, ExecError, InvalidCommandError
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
@@ -132,7 +126,6 @@ class DockerProcess(AsyncProcess):
             who = parse_who(said, self.token)
             if who is None:
                 await self._explain(said)
-                raise AssertionError("that raises")
             known[request.user] = who
         key = self._sandbox.view_key
         assert key is not None, "it was checked before the call"
@@ -145,7 +138,6 @@ class DockerProcess(AsyncProcess):
             message = await self._stream.read_out()
             if message is None:
                 await self._explain(bytes(self._head + said))
-                return
             if message.stream == 1:
                 self._head += message.data
             elif len(said) < _MAX_EARLY_BYTES:
@@ -158,21 +150,14 @@ class DockerProcess(AsyncProcess):
             raise explain(words[1:], self._request, sandbox_id=self._sandbox.id)
         if len(words) != 2 or words[0] != self.token:
             await self._explain(self._head)
-        if words[1] == "cwd":
-            raise WorkdirError(
-                f"can't run in {self._request.cwd!r}",
-                sandbox_id=self._sandbox.id,
-                op="exec",
-                hint="create the folder",
-            )
         self._pid = int(words[1])
         if rest:
             self.feed("stdout", rest)
         if said:
             self.feed("stderr", bytes(said))
 
-    async def _explain(self, said: bytes) -> None:
-        """Always raises: why the program could not be started."""
+    async def _explain(self, said: bytes) -> NoReturn:
+        """Raises the reason why the program could not be started."""
         text = said.decode("utf-8", "replace").strip()[:300]
         where = self._sandbox.id
         if says_no_user(text):
