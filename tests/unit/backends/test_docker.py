@@ -15,7 +15,7 @@ import pytest
 from corral.backends.docker import enter, insidescripts
 from corral.backends.docker.capable import refuse_what_is_missing
 from corral.backends.docker.container import Standing, describe_owner, dump_spec, is_orphan, load_spec, make_config
-from corral.backends.docker.settings import Settings, find_host, make_settings
+from corral.backends.docker.settings import Settings, find_host
 from corral.client.registry import backend_names, get_backend
 from corral.engine.seccomp.docker import docker_profile
 from corral.errors import (
@@ -88,10 +88,11 @@ def test_no_daemon_is_said_with_a_remedy(tmp_path: Path) -> None:
         DockerBackend(host="localhost:2375")
 
 
-def test_settings_come_from_the_environment_and_wrong_ones_are_refused() -> None:
-    made = make_settings(
-        host="/x", image=None, memory_bytes=None, isolation="runc", pull=True, env={"CORRAL_DOCKER_IMAGE": "mine:1"}
-    )
+def test_settings_come_from_the_environment_and_wrong_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from corral.backends.docker import DockerBackend
+
+    monkeypatch.setenv("CORRAL_DOCKER_IMAGE", "mine:1")
+    made = DockerBackend(host="/x").settings
     assert (made.image, made.memory_bytes) == ("mine:1", 512 * 1024**2)
     with pytest.raises(SpecError, match="gvisor"):
         Settings(host="x", isolation="vm")  # type: ignore[arg-type]

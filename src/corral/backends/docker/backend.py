@@ -34,7 +34,7 @@ from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.sandbox import NAME, DockerSandbox, resized
 from corral.backends.docker.seam import gone, mapped
-from corral.backends.docker.settings import Isolation, make_settings
+from corral.backends.docker.settings import DEFAULT_IMAGE, DEFAULT_MEMORY_BYTES, Isolation, Settings, find_host
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal
 from corral.concurrency.tokens import TokenBook
@@ -79,8 +79,13 @@ class DockerBackend(Backend):
         pull: bool = True,
         user: str | None = None,
     ) -> None:
-        self.settings = make_settings(
-            host=host, image=image, memory_bytes=memory_bytes, isolation=isolation, pull=pull, user=user
+        self.settings = Settings(
+            host=find_host(host),
+            image=image or os.environ.get("CORRAL_DOCKER_IMAGE") or DEFAULT_IMAGE,
+            memory_bytes=memory_bytes if memory_bytes is not None else DEFAULT_MEMORY_BYTES,
+            isolation=isolation,
+            pull=pull,
+            user=user,
         )
         self._links = LinkHolder(self.settings)
         self._pid = os.getpid()

@@ -14,8 +14,7 @@ from corral.base.files import CHUNK_BYTES, MAX_ITEMS, AsyncFiles, TextSearch, Wr
 from corral.base.process import AsyncProcess
 from corral.base.shellfiles import scripts
 from corral.base.shellfiles import search as searching
-from corral.base.shellfiles.faults import make_error
-from corral.base.shellfiles.infos import parse_records, parse_stat
+from corral.base.shellfiles.answers import make_error, parse_records, parse_stat
 from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
 from corral.concurrency.waiting import wait_for
