@@ -159,10 +159,6 @@ class DaytonaSandbox(SandboxPrimitives):
         )
 
     async def spawn(self, request: SpawnRequest) -> AsyncProcess:
-        self._refuse(request)
-        return await self._spawn_inner(request)
-
-    def _refuse(self, request: SpawnRequest) -> None:
         if request.user not in (USER, "1000"):
             raise CapabilityError(
                 f"user={request.user!r}: the service runs every program as the same user",
@@ -177,6 +173,7 @@ class DaytonaSandbox(SandboxPrimitives):
                 op="exec",
                 hint="the embedded and docker backends support them",
             )
+        return await self._spawn_inner(request)
 
     async def _spawn_files(self, message: Message, stdin: bool) -> AsyncProcess:  # noqa: FBT001 - see `Spawn`
         return await self._spawn_inner(task_request(stdin=stdin), file_task(message))

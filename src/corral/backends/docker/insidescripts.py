@@ -125,16 +125,6 @@ def launch(argv: Sequence[str], *, token: str, cwd: str, stdin: bool, size: tupl
     return ("/bin/sh", "-c", _LAUNCHER, "sh", token, where, mode, str(rows), str(columns), *rest)
 
 
-def split_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
-    """A program's argv, and its variables. Those that a shell would drop are passed by `env`.
-
-    Raises:
-        InvalidCommandError: together they exceed the kernel's limit.
-    """
-    odd, plain = part_env(request)
-    return (("env", *odd, *request.argv) if odd else request.argv), plain
-
-
 def part_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
     """The variables that a shell would drop or JSON can't carry, as words; and the others.
 

@@ -128,7 +128,8 @@ class Keeping:
     async def snapshot(self, container: str, sandbox_id: str, name: str | None) -> str:
         """Take a snapshot; returns its id. Raises: SpecError if the name is taken."""
         with mapped(op="snapshot", sandbox_id=sandbox_id):
-            await self._claim_snapshot(name)
+            if name is not None and any(info.name == name for info in await self.list_snapshots()):
+                raise SpecError(f"a snapshot named {name!r} already exists", op="snapshot", hint="use another name")
             snapshot_id = str(uuid.uuid4())
             await self._commit(container, SNAPSHOTS, snapshot_id, sandbox_id, name)
         return snapshot_id
@@ -137,10 +138,6 @@ class Keeping:
         """Take a snapshot of a stopped sandbox; returns its id."""
         async with self._unstarted(f"{STOPPED}:{sandbox_id}") as container:
             return await self.snapshot(container, sandbox_id, name)
-
-    async def _claim_snapshot(self, name: str | None) -> None:
-        if name is not None and any(info.name == name for info in await self.list_snapshots()):
-            raise SpecError(f"a snapshot named {name!r} already exists", op="snapshot", hint="use another name")
 
     async def find_snapshot(self, wanted: str) -> str:
         """The image of a snapshot, by id or name. Raises: SnapshotNotFoundError."""

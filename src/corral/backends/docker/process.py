@@ -14,7 +14,7 @@ from aiodocker.exceptions import DockerError
 
 from corral.backends.docker.engine_api import Duplex
 from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_who
-from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
+from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, part_env
 from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
 from corral.base.process import AsyncProcess, Ending
 from corral.errors import BackendUnavailableError, CorralError, ExecError, InvalidCommandError
@@ -112,7 +112,8 @@ class DockerProcess(AsyncProcess):
 
     def _launch(self) -> tuple[tuple[str, ...], dict[str, str]]:
         request = self._request
-        argv, env = split_env(request)
+        odd, env = part_env(request)
+        argv = ("env", *odd, *request.argv) if odd else request.argv
         size = (request.rows, request.columns) if request.pty else None
         return launch(argv, token=self.token, cwd=request.cwd, stdin=request.stdin, size=size), env
 
