@@ -56,8 +56,9 @@ class ShellFiles(AsyncFiles):
         """A running script, which has ended when the block has."""
         self._guard()
         request = SpawnRequest(
-            argv=("/bin/sh", "-c", script, "sh", *args), env={"LC_ALL": "C"}, cwd="/", user=self._user, timeout=None,
-            stdin=stdin is not None, output_limit_bytes=_STDERR_LIMIT_BYTES, listened=True,
+            argv=("/bin/sh", "-c", scripts.HELPERS + script, "sh", *args), env={"LC_ALL": "C"}, cwd="/",
+            user=self._user, timeout=None, stdin=stdin is not None, output_limit_bytes=_STDERR_LIMIT_BYTES,
+            listened=True,
         )  # fmt: skip
         async with exchanging(self._spawn(request), stdin) as run:
             yield run
