@@ -200,8 +200,11 @@ class DockerBackend(Backend):
         found = self._identities.get(image)
         if found is not None:
             await self._make_workdir(sandbox, found)
-        if sandbox.view_key is not None:
-            await self._check_place(sandbox.container)
+        if sandbox.view_key is not None and not await self._api.is_folder(sandbox.container, FOLDER):
+            # Checked before anything of the image runs: through a link, the volume would be mounted elsewhere.
+            raise BackendUnavailableError(
+                f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
+            )
         await self._api.start_container(sandbox.container)
         if found is None:
             found = await self._identify(sandbox)
@@ -209,13 +212,6 @@ class DockerBackend(Backend):
                 self._identities[image] = found
             await self._make_workdir(sandbox, found)
         sandbox.user, sandbox.has_agent = found.user, found.has_agent
-
-    async def _check_place(self, container: str) -> None:
-        """Check before anything of the image runs: through a link, the volume would be mounted elsewhere."""
-        if not await self._api.is_folder(container, FOLDER):
-            raise BackendUnavailableError(
-                f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
-            )
 
     async def _identify(self, sandbox: DockerSandbox) -> _Identity:
         """Who the image's user is, and whether it has a Python for the agent. Asked once for each image."""

@@ -237,9 +237,10 @@ class EngineApi:
 
         return Duplex(self._docker, setup, None)
 
-    async def inspect_exec(self, exec_id: str) -> Json:
-        """Its state. Raises: DockerError 404."""
-        return dict(await self._ask(f"exec/{exec_id}/json"))
+    async def find_exit_code(self, exec_id: str) -> int | None:
+        """Its exit code; None while it runs. Raises: DockerError 404."""
+        told = await self._ask(f"exec/{exec_id}/json")
+        return None if told["Running"] or told["ExitCode"] is None else int(told["ExitCode"])
 
     async def resize_exec(self, exec_id: str, *, rows: int, columns: int) -> None:
         """Set its terminal's size."""
@@ -259,9 +260,8 @@ class EngineApi:
         """Run a shell script of ours; returns its exit code and the start of its output."""
         exec_id, output = await self.collect(container, ["/bin/sh", "-c", script, "sh", *args], user=user)
         for _ in range(200):
-            told = await self.inspect_exec(exec_id)
-            if not told["Running"] and told["ExitCode"] is not None:
-                return int(told["ExitCode"]), output
+            if (code := await self.find_exit_code(exec_id)) is not None:
+                return code, output
             await asyncio.sleep(0.01)
         return 1, output
 

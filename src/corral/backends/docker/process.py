@@ -17,6 +17,7 @@ from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_wh
 from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, part_env
 from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
 from corral.base.process import AsyncProcess, Ending
+from corral.concurrency.waiting import cancel_all
 from corral.errors import BackendUnavailableError, CorralError, ExecError, InvalidCommandError
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
@@ -214,34 +215,30 @@ class DockerProcess(AsyncProcess):
                 taken = self._taken
                 done, _ = await asyncio.wait({reading}, timeout=pause)
                 if not done and self._is_silent_since(taken):
-                    told = await self._sandbox.api.inspect_exec(self._exec_id)
-                    if not told["Running"] and told["ExitCode"] is not None:
+                    code = await self._sandbox.api.find_exit_code(self._exec_id)
+                    if code is not None:
                         done, _ = await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
                         if not done and self._is_silent_since(taken):
-                            return int(told["ExitCode"])
+                            return code
                     pause = min(pause * 2, _LAST_LOOK_SECONDS)
                 if done:
                     reading.result()
                     return None
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await cancel_all(reading)
 
     async def _read_all(self) -> None:
         """Read to the end of its output, in one task: one per write of a program would cost more than the write."""
         while (message := await self._stream.read_out()) is not None:
             self._taken += 1
             self._lags = True
-            await self._take(message.stream, message.data)
+            self._go.clear()
+            if self.feed(_STREAMS.get(message.stream, "stdout"), message.data) and self._reason is None:
+                await self._go.wait()
             self._lags = False
 
     def _is_silent_since(self, taken: int) -> bool:
         return taken == self._taken and not self._lags
-
-    async def _take(self, stream: int, data: bytes) -> None:
-        self._go.clear()
-        if self.feed(_STREAMS.get(stream, "stdout"), data) and self._reason is None:
-            await self._go.wait()
 
     def resume_reading(self) -> None:
         with contextlib.suppress(RuntimeError):  # the I/O thread has ended, and the program with it
@@ -250,12 +247,10 @@ class DockerProcess(AsyncProcess):
     async def _wait_for_code(self) -> int:
         """Wait for its exit code. Its streams are closed: it has ended, or prints no more."""
         pause = 0.002
-        while True:
-            told = await self._sandbox.api.inspect_exec(self._exec_id)
-            if not told["Running"] and told["ExitCode"] is not None:
-                return int(told["ExitCode"])
+        while (code := await self._sandbox.api.find_exit_code(self._exec_id)) is None:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.5)
+        return code
 
     async def _judge(self, code: int) -> Ending | CorralError:
         usage = Usage(wall_seconds=time.monotonic() - self._begun, notes=_NOTES)
