@@ -233,10 +233,13 @@ class SandboxPrimitives(ABC):
         """True if it is deleted when this process ends."""
         return True
 
+    is_paused = False
+    is_stopped = False
+
     @property
     def standing(self) -> SandboxState:
         """Its state as known to this handle, for `repr`."""
-        return "running"
+        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
     async def is_alive(self) -> bool:
         """True if it exists and responds."""

@@ -3,51 +3,40 @@
 from __future__ import annotations
 
 import os
-import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
-from corral_bench.measuring import Tell, Work, in_thread, time_work
+from corral_bench.measuring import Tell, Work, in_thread, take_turns, time_work
 from corral_bench.peer import BLOB_BYTES, JS_SNIPPET, SMALL_WRITES, SMALL_WRITES_BYTES, SNIPPET, Peer, closing
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One task: contestant → the seconds of each run."""
+    """One task: contestant → median seconds."""
 
     task: str
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-
-    @property
-    def medians(self) -> dict[str, float]:
-        """Contestant → median seconds."""
-        return {name: statistics.median(times) for name, times in self.seconds.items()}
+    medians: dict[str, float]
 
     @property
     def ratios(self) -> dict[str, float]:
         """Contestant → how many times the plain subprocess."""
-        medians = self.medians
-        plain = medians.get("plain")
-        return {name: median / plain for name, median in medians.items()} if plain else {}
+        plain = self.medians.get("plain")
+        return {name: median / plain for name, median in self.medians.items()} if plain else {}
 
 
 async def hold_contest(peers: list[Peer], *, runs: int, tell: Tell) -> list[Row]:
     """A row for each task. Raises: as opening a sandbox does."""
     async with AsyncSandbox() as box:
-        ours = await _our_tasks(box)
-        rows = {task: Row(task) for task in ours}
+        tasks = {task: {"corral": work} for task, work in (await _our_tasks(box)).items()}
+        for peer in peers:
+            for task in tasks.keys() & peer.tasks.keys():
+                tasks[task][peer.name] = in_thread(peer.tasks[task])
+        timed = {task: {name: partial(time_work, works[name]) for name in works} for task, works in tasks.items()}
         with closing(peers):
-            for turn in range(-1, runs):  # the first turn warms up and does not count
-                for task, work in ours.items():
-                    tell(f"{max(0, turn)}/{runs}  {task}")
-                    works = {"corral": work}
-                    works |= {peer.name: in_thread(peer.tasks[task]) for peer in peers if task in peer.tasks}
-                    for name, contestant in works.items():
-                        seconds = await time_work(contestant)
-                        if turn >= 0:
-                            rows[task].seconds.setdefault(name, []).append(seconds)
-    return list(rows.values())
+            medians = await take_turns(timed, runs=runs, tell=tell)
+    return [Row(task, found) for task, found in medians.items()]
 
 
 async def _our_tasks(box: AsyncSandbox) -> dict[str, Work]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from corral.cli.display import show_seconds, show_size
 
 Tell = Callable[[str], None]
 Work = Callable[[], Awaitable[Any]]
+Timed = Callable[[], Awaitable[float]]
 _PACKAGES = str(Path(__file__).resolve().parents[1])
 _SHOW: dict[str, Callable[[float], str]] = {
     "seconds": show_seconds,
@@ -55,6 +57,19 @@ async def time_work(work: Work, undo: Callable[[Any], Awaitable[object]] | None 
     if undo is not None:
         await undo(result)
     return seconds
+
+
+async def take_turns(tasks: Mapping[str, Mapping[str, Timed]], *, runs: int, tell: Tell) -> dict[str, dict[str, float]]:
+    """Task → contestant → its median seconds. All take turns; the first turn warms up and does not count."""
+    seconds: dict[str, dict[str, list[float]]] = {task: {name: [] for name in tasks[task]} for task in tasks}
+    for turn in range(-1, runs):
+        for task, contestants in tasks.items():
+            tell(f"{max(0, turn)}/{runs}  {task}")
+            for name, contestant in contestants.items():
+                took = await contestant()
+                if turn >= 0:
+                    seconds[task][name].append(took)
+    return {task: {name: statistics.median(each) for name, each in times.items()} for task, times in seconds.items()}
 
 
 def in_thread(work: Callable[..., Any], *arguments: Any) -> Work:

@@ -10,8 +10,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,15 +23,13 @@ from corral.server.settings import GIB
 from corral.sessions.interpreter.oneshot import run_with_charts
 from corral.spec import Resources, Spec
 from corral_bench.constant import ORIGIN
-from corral_bench.measuring import Figure, Tell, in_thread, time_work
+from corral_bench.measuring import Figure, Tell, Timed, in_thread, take_turns, time_work
 from corral_bench.peer import SNIPPET
 from corral_bench.served import OwnServer, ask, constant_server, own_server
 
 _TRANSFER_BYTES = 200 * 1000 * 1000
 _AT_ONCE = 8
 _COMMAND = "true"
-
-Timed = Callable[[], Awaitable[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ async def _measure_calls(server: OwnServer, *, runs: int, tell: Tell) -> list[Ca
     try:
         async with constant_server(answers) as address:
             ours, constant = _client(server.url, server.key), _client(f"{address}/api", server.key)
-            calls = await _take_turns(ours, constant, backend, data_folder=server.data_folder, runs=runs, tell=tell)
+            calls = await _time_calls(ours, constant, backend, data_folder=server.data_folder, runs=runs, tell=tell)
     finally:
         for info in await backend.list():  # one is left if we were interrupted between creating and ending it
             await backend.delete(info.sandbox_id)
@@ -86,7 +82,7 @@ async def _measure_calls(server: OwnServer, *, runs: int, tell: Tell) -> list[Ca
     return calls
 
 
-async def _take_turns(
+async def _time_calls(
     ours: Any, constant: Any, backend: Backend, *, data_folder: Path, runs: int, tell: Tell
 ) -> list[CallTimes]:
     from corral.backends.embedded import EmbeddedBackend
@@ -104,35 +100,29 @@ async def _take_turns(
     there = EmbeddedBackend(data_folder)
     (info,) = await there.list()
     alone = await there.connect(info.sandbox_id)
-    tasks: dict[str, tuple[Timed, Timed, Timed]] = {
-        "create": (
-            lambda: time_work(in_thread(ours.create), lambda made: asyncio.to_thread(ours.delete, made)),
-            lambda: time_work(in_thread(constant.create)),
-            lambda: time_work(create_alone, lambda made: made.kill()),
-        ),
-        "code_run": (
-            lambda: time_work(in_thread(box.process.code_run, SNIPPET)),
-            lambda: time_work(in_thread(same.process.code_run, SNIPPET)),
-            lambda: time_work(lambda: run_with_charts(alone, SNIPPET)),
-        ),
-        "exec": (
-            lambda: time_work(in_thread(box.process.exec, _COMMAND)),
-            lambda: time_work(in_thread(same.process.exec, _COMMAND)),
-            lambda: time_work(lambda: alone.exec(_COMMAND)),
-        ),
+    tasks: dict[str, dict[str, Timed]] = {
+        "create": {
+            "ours": lambda: time_work(in_thread(ours.create), lambda made: asyncio.to_thread(ours.delete, made)),
+            "constant": lambda: time_work(in_thread(constant.create)),
+            "engine": lambda: time_work(create_alone, lambda made: made.kill()),
+        },
+        "code_run": {
+            "ours": lambda: time_work(in_thread(box.process.code_run, SNIPPET)),
+            "constant": lambda: time_work(in_thread(same.process.code_run, SNIPPET)),
+            "engine": lambda: time_work(lambda: run_with_charts(alone, SNIPPET)),
+        },
+        "exec": {
+            "ours": lambda: time_work(in_thread(box.process.exec, _COMMAND)),
+            "constant": lambda: time_work(in_thread(same.process.exec, _COMMAND)),
+            "engine": lambda: time_work(lambda: alone.exec(_COMMAND)),
+        },
     }
-    seconds: dict[str, list[list[float]]] = {task: [] for task in tasks}
     try:
-        for turn in range(-1, runs):  # the first turn warms up and does not count
-            for task, contestants in tasks.items():
-                tell(f"{max(0, turn)}/{runs}  {task}")
-                times = [await contestant() for contestant in contestants]
-                if turn >= 0:
-                    seconds[task].append(times)
+        medians = await take_turns(tasks, runs=runs, tell=tell)
     finally:
         await alone.aclose()
         await asyncio.to_thread(ours.delete, box)
-    return [CallTimes(task, *map(statistics.median, zip(*times, strict=True))) for task, times in seconds.items()]
+    return [CallTimes(task, **found) for task, found in medians.items()]
 
 
 def _record(server: OwnServer) -> dict[str, Any]:

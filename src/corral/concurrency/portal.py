@@ -40,7 +40,7 @@ class PerProcess(Generic[T]):
         """The object of this process."""
         with self._lock:
             if not self._fork_aware:
-                os.register_at_fork(after_in_child=self._forget)
+                os.register_at_fork(after_in_child=self.forget)
                 self._fork_aware = True
             if self._value is None:
                 self._value = self._make()
@@ -51,7 +51,8 @@ class PerProcess(Generic[T]):
         with self._lock:
             return self._value
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Let the next `get` create another. For a forked child, and for an object that was closed."""
         # The parent's lock may have been held by another thread at the moment of the fork.
         self._lock = threading.Lock()
         self._value = None

@@ -16,7 +16,7 @@ from seccomp_profile import docker_profile
 from corral.backends.docker import enter, insidescripts
 from corral.backends.docker.capable import refuse_what_is_missing
 from corral.backends.docker.container import Standing, describe_owner, dump_spec, is_orphan, load_spec, make_config
-from corral.backends.docker.settings import Settings, find_host, make_settings
+from corral.backends.docker.settings import Settings, find_host
 from corral.client.registry import backend_names, get_backend
 from corral.errors import (
     BackendUnavailableError,
@@ -88,10 +88,11 @@ def test_no_daemon_is_said_with_a_remedy(tmp_path: Path) -> None:
         DockerBackend(host="localhost:2375")
 
 
-def test_settings_come_from_the_environment_and_wrong_ones_are_refused() -> None:
-    made = make_settings(
-        host="/x", image=None, memory_bytes=None, isolation="runc", pull=True, env={"CORRAL_DOCKER_IMAGE": "mine:1"}
-    )
+def test_settings_come_from_the_environment_and_wrong_ones_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from corral.backends.docker import DockerBackend
+
+    monkeypatch.setenv("CORRAL_DOCKER_IMAGE", "mine:1")
+    made = DockerBackend(host="/x").settings
     assert (made.image, made.memory_bytes) == ("mine:1", 512 * 1024**2)
     with pytest.raises(SpecError, match="gvisor"):
         Settings(host="x", isolation="vm")  # type: ignore[arg-type]
@@ -181,15 +182,15 @@ def test_bytes_that_are_no_text_reach_a_program() -> None:
 
 
 def test_a_missing_folder_is_told_apart_from_a_failure() -> None:
-    assert launch("true", cwd="/proc/self/no-such-folder") == ([b"mark cwd", b""], 125)
+    assert launch("true", cwd="/proc/self/no-such-folder") == ([b"mark cwd 0 0", b""], 125)
 
 
-def test_variables_that_a_shell_would_drop_go_by_env() -> None:
-    argv, env = insidescripts.split_env(make_request(env={"A": "1", "lower.dot": "2", "RAW": "\udcff"}))
-    assert argv == ("env", "lower.dot=2", "RAW=\udcff", "true")
+def test_variables_that_a_shell_would_drop_are_told_apart() -> None:
+    odd, env = insidescripts.part_env(make_request(env={"A": "1", "lower.dot": "2", "RAW": "\udcff"}))
+    assert odd == ("lower.dot=2", "RAW=\udcff")
     assert env == {"A": "1"}
     with pytest.raises(InvalidCommandError):
-        insidescripts.split_env(make_request(argv=("true", *["x" * 100_000] * 30)))
+        insidescripts.part_env(make_request(argv=("true", *["x" * 100_000] * 30)))
 
 
 # Views.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.base.shellfiles.faults import make_error
+from corral.base.shellfiles.answers import make_error
 from corral.base.shellfiles.files import ShellFiles
 from corral.base.shellfiles.search import find_unreadable
 from corral.base.shellfiles.tarstream import Checked, read_members

@@ -37,16 +37,10 @@ OWNER_MINUTES = 15
 KEEPALIVE_SECONDS = 240.0
 _TOKEN_NAME = "corral-token-"
 _SNAPSHOT_NAME = "corral-snapshot-"
+_STOPPED = ("stopped", "stopping", "archived", "archiving", "error", "build_failed")
 _STATES: Mapping[str, SandboxState] = {
-    "stopped": "stopped",
-    "stopping": "stopped",
-    "archived": "stopped",
-    "archiving": "stopped",
-    "error": "stopped",
-    "build_failed": "stopped",
-    "paused": "paused",
-    "pausing": "paused",
-}
+    **dict.fromkeys(_STOPPED, "stopped"), **dict.fromkeys(("paused", "pausing"), "paused"),
+}  # fmt: skip
 GONE = frozenset({"destroyed", "destroying"})
 RESTING = frozenset({"paused", "pausing", "resuming", "starting", "resizing", "snapshotting", "forking"})
 """States in which programs inside need not answer."""

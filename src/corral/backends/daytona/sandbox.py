@@ -34,7 +34,7 @@ from corral.errors import (
 )
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
-from corral.results import SandboxInfo, SandboxState, SandboxUsage
+from corral.results import SandboxInfo, SandboxUsage
 from corral.spec import USER, LimitOptions, Resources, Spec, check_name, check_timeout, given_limits
 
 if TYPE_CHECKING:
@@ -48,9 +48,6 @@ log = logging.getLogger("corral.daytona")
 
 class DaytonaSandbox(SandboxPrimitives):
     """A sandbox of the service, as `corral.protocol.SandboxPrimitives`."""
-
-    is_paused = False
-    is_stopped = False
 
     def __init__(
         self, remote: Remote, spec: Spec, *, owned: bool, deadline: float | None, maker: DaytonaBackend
@@ -162,10 +159,6 @@ class DaytonaSandbox(SandboxPrimitives):
         )
 
     async def spawn(self, request: SpawnRequest) -> AsyncProcess:
-        self._refuse(request)
-        return await self._spawn_inner(request)
-
-    def _refuse(self, request: SpawnRequest) -> None:
         if request.user not in (USER, "1000"):
             raise CapabilityError(
                 f"user={request.user!r}: the service runs every program as the same user",
@@ -180,6 +173,7 @@ class DaytonaSandbox(SandboxPrimitives):
                 op="exec",
                 hint="the embedded and docker backends support them",
             )
+        return await self._spawn_inner(request)
 
     async def _spawn_files(self, message: Message, stdin: bool) -> AsyncProcess:  # noqa: FBT001 - see `Spawn`
         return await self._spawn_inner(task_request(stdin=stdin), file_task(message))
@@ -311,10 +305,6 @@ class DaytonaSandbox(SandboxPrimitives):
     async def resume(self) -> None:
         await self._remote.call(lambda box: box.start(timeout=CHANGE_SECONDS), op="resume", finish=True)
         self.is_paused = False
-
-    @property
-    def standing(self) -> SandboxState:
-        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         given = given_limits(limits)

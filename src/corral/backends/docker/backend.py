@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from corral.backends.docker.container import (
     CREATED_LABEL,
     GVISOR_RUNTIME,
     KEY_LABEL,
-    LABEL,
     OWNER_LABEL,
     SPEC_LABEL,
     Standing,
@@ -36,7 +34,7 @@ from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.sandbox import NAME, DockerSandbox, resized
 from corral.backends.docker.seam import gone, mapped
-from corral.backends.docker.settings import Isolation, make_settings
+from corral.backends.docker.settings import DEFAULT_IMAGE, DEFAULT_MEMORY_BYTES, Isolation, Settings, find_host
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal
 from corral.concurrency.tokens import TokenBook
@@ -81,14 +79,18 @@ class DockerBackend(Backend):
         pull: bool = True,
         user: str | None = None,
     ) -> None:
-        self.settings = make_settings(
-            host=host, image=image, memory_bytes=memory_bytes, isolation=isolation, pull=pull, user=user
+        self.settings = Settings(
+            host=find_host(host),
+            image=image or os.environ.get("CORRAL_DOCKER_IMAGE") or DEFAULT_IMAGE,
+            memory_bytes=memory_bytes if memory_bytes is not None else DEFAULT_MEMORY_BYTES,
+            isolation=isolation,
+            pull=pull,
+            user=user,
         )
         self._links = LinkHolder(self.settings)
-        self._keeping = Keeping(self._links, make=self._make, forget=self._forget)
-        self._lock = threading.Lock()
         self._pid = os.getpid()
         self._owned: set[DockerSandbox] = set()
+        self._keeping = Keeping(self._links, make=self._make, forget=self._owned.discard)
         self._tokens: TokenBook[DockerSandbox] = TokenBook()
         self._identities: dict[str, _Identity] = {}
         self._swept = False
@@ -102,21 +104,16 @@ class DockerBackend(Backend):
     def _api(self) -> EngineApi:
         return self._links.get().api
 
-    def _forget(self, sandbox: DockerSandbox) -> None:
-        self._owned.discard(sandbox)
-
     def _own(self) -> set[DockerSandbox]:
         """The sandboxes of this process: a forked child does not own those of its parent."""
         if self._pid != os.getpid():
-            self._pid, self._owned, self._tokens, self._lock = os.getpid(), set(), TokenBook(), threading.Lock()
+            self._pid, self._tokens = os.getpid(), TokenBook()
+            self._owned.clear()
         return self._owned
 
     def count_living(self) -> int:
         """The number of Corral's containers, in any state and of any owner."""
-        return len(self._io.submit(self._find_all()).result(timeout=60))
-
-    async def _find_all(self) -> list[Json]:
-        return await self._api.find_containers(LABEL)
+        return len(self._io.submit(self._keeping.find_all()).result(timeout=60))
 
     # Creating.
 
@@ -134,19 +131,19 @@ class DockerBackend(Backend):
         """From any event loop. `image`: one that Corral committed, used in place of the spec's."""
         refuse_what_is_missing(spec)
         self._own()
-        work = self._create(spec, image=image, trash=trash, sandbox_id=sandbox_id)
-        return await self._io.arun(work, undo=self._undo)
+
+        async def create() -> DockerSandbox:
+            with mapped(op="create", host=self.settings.host):
+                await self._prepare()
+                return await self._tokens.make_once(
+                    spec.client_token, lambda: self._build(spec, image, trash, sandbox_id)
+                )
+
+        return await self._io.arun(create(), undo=self._undo)
 
     async def _undo(self, sandbox: DockerSandbox) -> None:
         if sandbox.spec.client_token is None:  # with a token, other callers may have been given the same sandbox
             await sandbox.end()
-
-    async def _create(
-        self, spec: Spec, *, image: str | None, trash: str | None, sandbox_id: str | None
-    ) -> DockerSandbox:
-        with mapped(op="create", host=self.settings.host):
-            await self._prepare()
-            return await self._tokens.make_once(spec.client_token, lambda: self._build(spec, image, trash, sandbox_id))
 
     async def _prepare(self) -> None:
         """Once: check that the daemon has what we need, and remove what ended processes left behind."""
@@ -183,9 +180,7 @@ class DockerBackend(Backend):
         return sandbox
 
     async def _create_container(self, spec: Spec, image: str, standing: Standing, key: str | None = None) -> str:
-        if self._disk is None:
-            self._disk = await can_limit_disk(self._api)
-        for disk in (True, False) if self._disk else (False,):
+        for disk in (True, False) if await self._limits_disk() else (False,):
             refuse_unkept(spec.resources, await self._api.info(), disk=disk)
             config = make_config(
                 spec, self.settings, image=image, sandbox_id=standing.sandbox_id, disk=disk, view_key=key
@@ -205,8 +200,11 @@ class DockerBackend(Backend):
         found = self._identities.get(image)
         if found is not None:
             await self._make_workdir(sandbox, found)
-        if sandbox.view_key is not None:
-            await self._check_place(sandbox.container)
+        if sandbox.view_key is not None and not await self._api.is_folder(sandbox.container, FOLDER):
+            # Checked before anything of the image runs: through a link, the volume would be mounted elsewhere.
+            raise BackendUnavailableError(
+                f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
+            )
         await self._api.start_container(sandbox.container)
         if found is None:
             found = await self._identify(sandbox)
@@ -214,13 +212,6 @@ class DockerBackend(Backend):
                 self._identities[image] = found
             await self._make_workdir(sandbox, found)
         sandbox.user, sandbox.has_agent = found.user, found.has_agent
-
-    async def _check_place(self, container: str) -> None:
-        """Check before anything of the image runs: through a link, the volume would be mounted elsewhere."""
-        if not await self._api.is_folder(container, FOLDER):
-            raise BackendUnavailableError(
-                f"the image has a link at {FOLDER}, where views are mounted", op="create", hint="use another image"
-            )
 
     async def _identify(self, sandbox: DockerSandbox) -> _Identity:
         """Who the image's user is, and whether it has a Python for the agent. Asked once for each image."""
@@ -299,7 +290,7 @@ class DockerBackend(Backend):
                 )
                 for standing, container in await self._keeping.find_kept()
             ]  # fmt: skip
-            return [*found, *await self._keeping.list_stopped()]
+            return [*found, *(info for info, _ in await self._keeping.list_stopped())]
 
     async def delete(self, sandbox_id: str) -> None:
         await self._io.arun(self._delete(sandbox_id))
@@ -313,7 +304,7 @@ class DockerBackend(Backend):
                     found = True
             stopped = await self._keeping.find_stopped(wanted)
             if stopped is not None:
-                await self._keeping.discard(f"{STOPPED}:{stopped.sandbox_id}")
+                await self._keeping.discard(f"{STOPPED}:{stopped[0].sandbox_id}")
                 found = True
             await self._keeping.sweep_trash()
         if not found:
@@ -322,10 +313,10 @@ class DockerBackend(Backend):
     # Stopped sandboxes and snapshots.
 
     async def start(self, sandbox_id: str) -> AsyncSandbox:
-        info = await self._find_stopped(sandbox_id)
-        if info is None:
+        stopped = await self._find_stopped(sandbox_id)
+        if stopped is None:
             return await self.connect(sandbox_id)
-        spec = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
+        info, spec = stopped
         image = f"{STOPPED}:{info.sandbox_id}"
         sandbox = await self._make(spec, image=image, sandbox_id=info.sandbox_id)
         await self._io.arun(self._finish_start(sandbox, info, image))
@@ -336,7 +327,7 @@ class DockerBackend(Backend):
         self._owned.discard(sandbox)
         await self._keeping.discard(image)
 
-    async def _find_stopped(self, wanted: str) -> SandboxInfo | None:
+    async def _find_stopped(self, wanted: str) -> tuple[SandboxInfo, Spec] | None:
         with mapped(op="start", host=self.settings.host):
             return await self._io.arun(self._keeping.find_stopped(wanted))
 
@@ -346,39 +337,37 @@ class DockerBackend(Backend):
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
         check_name(name)
-        info = await self._find_stopped(sandbox_id)
-        if info is None:
+        stopped = await self._find_stopped(sandbox_id)
+        if stopped is None:
             return await (await self._adopted(sandbox_id)).snapshot(name)
-        return await self._io.arun(self._keeping.snapshot_stopped(info, name))
+        return await self._io.arun(self._keeping.snapshot_stopped(stopped[0].sandbox_id, name))
 
     async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
-        info = await self._find_stopped(sandbox_id)
-        if info is None:
+        stopped = await self._find_stopped(sandbox_id)
+        if stopped is None:
             return await (await self._adopted(sandbox_id)).fork(spec)
-        known = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
+        info, known = stopped
         sandbox = await self._make(spec or as_another(known), image=f"{STOPPED}:{info.sandbox_id}")
         return AsyncSandbox.around(sandbox, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
         image = await self._find_snapshot(snapshot_id)
         await self.stop(sandbox_id)
-        info = await self._find_stopped(sandbox_id)
-        if info is None:
+        stopped = await self._find_stopped(sandbox_id)
+        if stopped is None:
             raise gone(sandbox_id, op="rollback")
-        spec = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
-        await self._io.arun(self._keeping.relabel(image, info, spec))
+        await self._io.arun(self._keeping.relabel(image, *stopped))
 
     async def _find_snapshot(self, wanted: str) -> str:
         with mapped(op="snapshot", host=self.settings.host):
             return await self._io.arun(self._keeping.find_snapshot(wanted))
 
     async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
-        info = await self._find_stopped(sandbox_id)
-        if info is None:
-            sandbox = await self._adopted(sandbox_id)
-            await sandbox.resize(**limits)
+        stopped = await self._find_stopped(sandbox_id)
+        if stopped is None:
+            await (await self._adopted(sandbox_id)).resize(**limits)
             return
-        spec = await self._io.arun(self._keeping.read_stopped(info.sandbox_id))
+        info, spec = stopped
         changed = replace(spec, resources=resized(spec.resources, limits, sandbox_id=info.sandbox_id))
         await self._io.arun(self._keeping.relabel(f"{STOPPED}:{info.sandbox_id}", info, changed))
 
@@ -397,17 +386,23 @@ class DockerBackend(Backend):
     async def _capabilities(self) -> Capabilities:
         with mapped(op="capabilities", host=self.settings.host):
             info = await self._api.info()
-            if self._disk is None:
-                self._disk = await can_limit_disk(self._api)
+            disk = await self._limits_disk()
             lack = await self._links.get().views.find_lack()
-            return describe(info, self.settings, disk=self._disk, no_views=lack)
+            return describe(info, self.settings, disk=disk, no_views=lack)
+
+    async def _limits_disk(self) -> bool:
+        """True if the storage driver may be able to limit one container's disk; on XFS, the first container shows."""
+        if self._disk is None:
+            info = await self._api.info()
+            driver = str(info.get("Driver", ""))
+            about = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2)
+            on_xfs = driver.startswith("overlay") and about.get("Backing Filesystem") == "xfs"
+            self._disk = driver in ("btrfs", "zfs") or on_xfs
+        return self._disk
 
     async def sweep(self) -> None:
         """Remove containers of ended processes of this machine, and expired ones. In the I/O thread."""
-        for container in await self._find_all():
-            standing = next(filter(None, map(Standing.parse, container.get("Names") or [])), None)
-            if standing is None:
-                continue
+        for standing, container in await self._keeping.find_all():
             left = standing.seconds_left
             abandoned = not standing.kept and is_orphan(str(container["Labels"].get(OWNER_LABEL, "")))
             stale = container.get("State") not in ("running", "paused", "created") or (
@@ -422,11 +417,3 @@ class DockerBackend(Backend):
         owned = [sandbox for sandbox in self._own() if sandbox.owned]
         await asyncio.gather(*(self._io.arun(sandbox.end()) for sandbox in owned), return_exceptions=True)
         await asyncio.to_thread(self._links.close)
-
-
-async def can_limit_disk(api: EngineApi) -> bool:
-    """True if the storage driver may be able to limit one container's disk; on XFS, the first container shows."""
-    info = await api.info()
-    driver = str(info.get("Driver", ""))
-    backing = dict(pair for pair in info.get("DriverStatus") or [] if len(pair) == 2).get("Backing Filesystem", "")
-    return driver in ("btrfs", "zfs") or (driver.startswith("overlay") and backing == "xfs")

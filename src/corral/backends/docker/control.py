@@ -9,6 +9,7 @@ from collections.abc import Callable
 import aiohttp
 
 from corral.backends.docker.engine_api import Duplex
+from corral.concurrency.waiting import cancel_all
 
 _MAX_LINE_BYTES = 4096
 _ANSWER_SECONDS = 5.0
@@ -69,7 +70,6 @@ class Control:
         """Close the connection. Idempotent."""
         self._closed = True
         if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.gather(self._reader, return_exceptions=True)
+            await cancel_all(self._reader)
         with contextlib.suppress(*_BROKEN):
             await self._stream.close()

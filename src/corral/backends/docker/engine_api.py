@@ -47,6 +47,15 @@ class Duplex(Stream):
 
 
 @contextlib.contextmanager
+def _ignoring(*statuses: int) -> Iterator[None]:
+    try:
+        yield
+    except DockerError as error:
+        if error.status not in statuses:
+            raise
+
+
+@contextlib.contextmanager
 def as_podman_wants(config: Json) -> Iterator[Json]:
     """Podman takes a system call filter as the name of a file, which it reads while it creates the container.
 
@@ -106,6 +115,13 @@ class EngineApi:
             text = await response.read()
             return json.loads(text) if text.strip() and "json" in response.content_type else None
 
+    async def _send_tar(self, path: str, method: str, params: Json, data: bytes) -> None:
+        headers = {"Content-Type": "application/x-tar"}
+        async with self._docker._query(  # noqa: SLF001
+            path, method=method, params=params, data=data, headers=headers
+        ) as response:
+            await response.read()
+
     # Containers.
 
     async def create_container(self, config: Json, *, name: str) -> str:
@@ -136,18 +152,11 @@ class EngineApi:
         try:
             await self._ask(f"containers/{container}", "DELETE", params={"force": "1", "v": "1"})
         except DockerError as error:
-            if error.status == NOT_FOUND:
-                return
-            if error.status != CONFLICT:
+            if error.status not in (NOT_FOUND, CONFLICT):
                 raise
-            await self._wait_removed(container)  # it is being removed already
-
-    async def _wait_removed(self, container: str) -> None:
-        try:
-            await self._ask(f"containers/{container}/wait", "POST", params={"condition": "removed"})
-        except DockerError as error:
-            if error.status != NOT_FOUND:
-                raise
+            if error.status == CONFLICT:  # it is being removed already
+                with _ignoring(NOT_FOUND):
+                    await self._ask(f"containers/{container}/wait", "POST", params={"condition": "removed"})
 
     async def pause(self, container: str) -> None:
         """Freeze it. Idempotent."""
@@ -184,15 +193,11 @@ class EngineApi:
 
     async def has_path(self, container: str, path: str) -> bool:
         """True if the path exists, as the daemon sees it."""
-        try:
+        # ValueError: aiodocker looks for the reason in the body, which a response to HEAD does not have.
+        with _ignoring(NOT_FOUND), contextlib.suppress(ValueError):
             await self._ask(f"containers/{container}/archive", "HEAD", params={"path": path})
-        except DockerError as error:
-            if error.status == NOT_FOUND:
-                return False
-            raise
-        except ValueError:
-            return False  # aiodocker looks for the reason in the body, which a response to HEAD does not have
-        return True
+            return True
+        return False
 
     async def is_folder(self, container: str, path: str) -> bool:
         """True if the path is a folder, and not a link to one, as the daemon sees it."""
@@ -205,11 +210,7 @@ class EngineApi:
 
     async def put_archive(self, container: str, path: str, data: bytes) -> None:
         """Unpack a tar in a container, with the daemon's privileges."""
-        async with self._docker._query(  # noqa: SLF001
-            f"containers/{container}/archive", method="PUT", params={"path": path}, data=data,
-            headers={"Content-Type": "application/x-tar"},
-        ) as response:  # fmt: skip
-            await response.read()
+        await self._send_tar(f"containers/{container}/archive", "PUT", {"path": path}, data)
 
     # Programs.
 
@@ -236,9 +237,10 @@ class EngineApi:
 
         return Duplex(self._docker, setup, None)
 
-    async def inspect_exec(self, exec_id: str) -> Json:
-        """Its state. Raises: DockerError 404."""
-        return dict(await self._ask(f"exec/{exec_id}/json"))
+    async def find_exit_code(self, exec_id: str) -> int | None:
+        """Its exit code; None while it runs. Raises: DockerError 404."""
+        told = await self._ask(f"exec/{exec_id}/json")
+        return None if told["Running"] or told["ExitCode"] is None else int(told["ExitCode"])
 
     async def resize_exec(self, exec_id: str, *, rows: int, columns: int) -> None:
         """Set its terminal's size."""
@@ -258,9 +260,8 @@ class EngineApi:
         """Run a shell script of ours; returns its exit code and the start of its output."""
         exec_id, output = await self.collect(container, ["/bin/sh", "-c", script, "sh", *args], user=user)
         for _ in range(200):
-            told = await self.inspect_exec(exec_id)
-            if not told["Running"] and told["ExitCode"] is not None:
-                return int(told["ExitCode"]), output
+            if (code := await self.find_exit_code(exec_id)) is not None:
+                return code, output
             await asyncio.sleep(0.01)
         return 1, output
 
@@ -268,12 +269,9 @@ class EngineApi:
 
     async def inspect_image(self, name: str) -> Json | None:
         """About one image, None if the daemon does not have it."""
-        try:
+        with _ignoring(NOT_FOUND):
             return dict(await self._docker.images.inspect(name))
-        except DockerError as error:
-            if error.status == NOT_FOUND:
-                return None
-            raise
+        return None
 
     async def pull(self, name: str) -> AsyncIterator[Json]:
         """Fetch an image; yields progress."""
@@ -282,11 +280,7 @@ class EngineApi:
 
     async def import_image(self, data: bytes, *, name: str) -> None:
         """Create an image from a tar. Name and tag go together: podman ignores a separate tag."""
-        async with self._docker._query(  # noqa: SLF001
-            "images/create", method="POST", params={"fromSrc": "-", "repo": name}, data=data,
-            headers={"Content-Type": "application/x-tar"},
-        ) as response:  # fmt: skip
-            await response.read()
+        await self._send_tar("images/create", "POST", {"fromSrc": "-", "repo": name}, data)
 
     async def build(self, context: bytes, *, tag: str, labels: Mapping[str, str]) -> AsyncIterator[Json]:
         """Build an image from a tar with a Dockerfile; yields progress."""
@@ -295,11 +289,10 @@ class EngineApi:
         ):
             yield dict(event)
 
-    async def commit(self, container: str, *, repo: str, tag: str, labels: Mapping[str, str], pause: bool) -> str:
-        """Create an image of a container's files; returns its id."""
-        params = {"container": container, "repo": repo, "tag": tag, "pause": "1" if pause else "0"}
-        answer = await self._ask("commit", "POST", params=params, body={"Labels": dict(labels)})
-        return str(answer["Id"])
+    async def commit(self, container: str, *, repo: str, tag: str, labels: Mapping[str, str]) -> None:
+        """Create an image of a container's files. The container is paused meanwhile."""
+        params = {"container": container, "repo": repo, "tag": tag, "pause": "1"}
+        await self._ask("commit", "POST", params=params, body={"Labels": dict(labels)})
 
     async def find_images(self, *labels: str) -> list[Json]:
         """All images with these labels."""
@@ -310,15 +303,10 @@ class EngineApi:
         """Give an image a second name."""
         await self._ask(f"images/{name}/tag", "POST", params={"repo": repo, "tag": tag})
 
-    async def remove_image(self, name: str) -> bool:
-        """Remove an image's name, and its layers if they are unused. False if it does not exist or is in use."""
-        try:
+    async def remove_image(self, name: str) -> None:
+        """Remove an image's name, and its layers if they are unused; nothing if it does not exist or is in use."""
+        with _ignoring(NOT_FOUND, CONFLICT):
             await self._ask(f"images/{name}", "DELETE", params={"force": "0"})
-        except DockerError as error:
-            if error.status in (NOT_FOUND, CONFLICT):
-                return False
-            raise
-        return True
 
 
 # Small tars, made in memory, for the daemon to unpack.

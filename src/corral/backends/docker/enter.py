@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import Any
 
 from corral.backends.docker.engine_api import make_entry, make_tar
-from corral.backends.docker.insidescripts import part_env
+from corral.backends.docker.insidescripts import escape, part_env
 from corral.errors import CapabilityError, CorralError, ExecError, InvalidCommandError, WorkdirError
 from corral.protocol import SpawnRequest
 
@@ -145,7 +145,7 @@ def enter(request: SpawnRequest, who: Who, *, token: str, key: str) -> tuple[tup
              *request.hidden, *odd, *request.argv)  # fmt: skip
     argv = (
         ENTER, "view", token, str(who.uid), str(who.gid), ",".join(map(str, who.groups)), flags, str(request.rows),
-        str(request.columns), *map(_escape, words),
+        str(request.columns), *(escape(word, "\\") for word in words),  # the daemon's JSON can't carry other bytes
     )  # fmt: skip
     home = {"HOME": who.home} if "HOME" not in request.env and who.home else {}
     return argv, {**home, **plain, KEY_VARIABLE: key}
@@ -165,11 +165,3 @@ def explain(answer: Sequence[str], request: SpawnRequest, *, sandbox_id: str | N
         text = "the daemon's kernel has no Landlock, without which a restricted view can be bypassed"
         return CapabilityError(text, sandbox_id=sandbox_id, op="exec")
     return ExecError(f"can't create a restricted view: {step}: {reason}", sandbox_id=sandbox_id, op="exec")
-
-
-def _escape(word: str) -> str:
-    """Escape bytes that are not UTF-8, which the daemon's JSON can't carry."""
-    return "".join(
-        f"\\{ord(char) - 0xDC00:03o}" if "\udc80" <= char <= "\udcff" else "\\134" if char == "\\" else char
-        for char in word
-    )

@@ -41,13 +41,7 @@ async def _pull(api: EngineApi, settings: Settings, name: str) -> None:
     if not settings.pull:
         raise BackendUnavailableError(f"the image {name!r} is not on this machine", op="create", hint=hint)
     log.info("fetching the image %s", name)
-    try:
-        await _follow(api.pull(name), name)
-    except (DockerError, aiohttp.ClientError, _StepFailedError) as error:
-        reason = str(getattr(error, "message", error))[:200]
-        raise BackendUnavailableError(
-            f"the image {name!r} is missing and can't be pulled: {reason}", op="create", hint=hint
-        ) from error
+    await _follow(api.pull(name), name, failure=f"the image {name!r} is missing and can't be pulled", hint=hint)
     log.info("fetched the image %s", name)
 
 
@@ -58,30 +52,26 @@ async def _build(api: EngineApi, image: Image) -> str:
     if await api.inspect_image(tag) is not None:
         return tag
     log.info("building an image")
-    try:
-        await _follow(api.build(_make_context(text), tag=tag, labels={IMAGE_LABEL: "build"}), tag)
-    except (DockerError, aiohttp.ClientError, _StepFailedError) as error:
-        reason = str(getattr(error, "message", error))[:300]
-        raise BackendUnavailableError(
-            f"the image could not be built: {reason}", op="create", hint="the logger corral.docker has the build steps"
-        ) from error
+    steps = api.build(
+        make_tar((make_entry("Dockerfile", mode=0o644, size=len(text)), text)), tag=tag, labels={IMAGE_LABEL: "build"}
+    )
+    hint = "the logger corral.docker has the build steps"
+    await _follow(steps, tag, failure="the image could not be built", hint=hint)
     return tag
 
 
-class _StepFailedError(Exception):
-    """The daemon reported an error in its progress messages."""
-
-
-async def _follow(steps: AsyncIterator[Json], name: str) -> None:
+async def _follow(steps: AsyncIterator[Json], name: str, *, failure: str, hint: str) -> None:
+    """Log the steps. Raises: BackendUnavailableError if the daemon refuses, or reports an error in one of them."""
     last = ""
-    async for step in steps:
-        if "error" in step:
-            raise _StepFailedError(f"{step['error']}; last line of output: {last[-200:]}" if last else step["error"])
-        text = _COLOUR.sub("", str(step.get("status") or step.get("stream") or "")).strip()
-        last = text or last
-        if text and "progressDetail" not in step:
-            log.debug("%s: %s", name, text[:200])
-
-
-def _make_context(dockerfile: bytes) -> bytes:
-    return make_tar((make_entry("Dockerfile", mode=0o644, size=len(dockerfile)), dockerfile))
+    try:
+        async for step in steps:
+            if "error" in step:
+                reason = f"{step['error']}; last line of output: {last[-200:]}" if last else step["error"]
+                raise BackendUnavailableError(f"{failure}: {reason[:300]}", op="create", hint=hint)
+            text = _COLOUR.sub("", str(step.get("status") or step.get("stream") or "")).strip()
+            last = text or last
+            if text and "progressDetail" not in step:
+                log.debug("%s: %s", name, text[:200])
+    except (DockerError, aiohttp.ClientError) as error:
+        reason = str(getattr(error, "message", error))[:300]
+        raise BackendUnavailableError(f"{failure}: {reason}", op="create", hint=hint) from error

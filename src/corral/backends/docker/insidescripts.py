@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from corral.errors import InvalidCommandError
 from corral.protocol import SpawnRequest
 
+_SPECIAL = re.compile(r"[\udc80-\udcff\\]")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_TOGETHER_BYTES = 2 * 1024**2 - 128 * 1024
 
@@ -101,7 +102,7 @@ case $_corral_m in *e*)
     _corral_n=$((_corral_n - 1))
   done
 esac
-cd -- "$_corral_c" 2>/dev/null || { echo "$_corral_t cwd"; exit 125; }
+cd -- "$_corral_c" 2>/dev/null || { echo "$_corral_t cwd 0 0"; exit 125; }
 echo "$_corral_t $$"
 unset _corral_t _corral_c _corral_a _corral_n OLDPWD
 case $_corral_m in *n*) unset _corral_m; exec "$@" </dev/null ;; esac
@@ -120,18 +121,8 @@ def launch(argv: Sequence[str], *, token: str, cwd: str, stdin: bool, size: tupl
     mode = f"{'e' if escaped else ''}{'' if stdin else 'n'}{'t' if size else ''}-"
     rows, columns = size or (0, 0)
     words = (cwd, *argv)
-    where, *rest = [_escape(word) for word in words] if escaped else words
+    where, *rest = [escape(word, "\\0") for word in words] if escaped else words  # for `printf %b`
     return ("/bin/sh", "-c", _LAUNCHER, "sh", token, where, mode, str(rows), str(columns), *rest)
-
-
-def split_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
-    """A program's argv, and its variables. Those that a shell would drop are passed by `env`.
-
-    Raises:
-        InvalidCommandError: together they exceed the kernel's limit.
-    """
-    odd, plain = part_env(request)
-    return (("env", *odd, *request.argv) if odd else request.argv), plain
 
 
 def part_env(request: SpawnRequest) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -159,9 +150,6 @@ def _has_raw_bytes(word: str) -> bool:
     return any("\udc80" <= char <= "\udcff" for char in word)
 
 
-def _escape(word: str) -> str:
-    """For `printf %b`."""
-    return "".join(
-        f"\\0{ord(char) - 0xDC00:o}" if "\udc80" <= char <= "\udcff" else "\\\\" if char == "\\" else char
-        for char in word
-    )
+def escape(word: str, mark: str) -> str:
+    """The word with backslashes, and bytes that are not UTF-8, as a mark and three octal digits."""
+    return _SPECIAL.sub(lambda found: f"{mark}{ord(found[0]) & 0xFF:03o}", word)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from corral.backends.docker.container import (
@@ -56,21 +56,25 @@ class Keeping:
 
     # Names.
 
-    async def find_kept(self) -> list[tuple[Standing, Json]]:
-        """The running or paused containers that are detached."""
+    async def find_all(self) -> list[tuple[Standing, Json]]:
+        """Corral's containers, in any state and of any owner."""
         found = []
         for container in await self._api.find_containers(LABEL):
             standing = next(filter(None, map(Standing.parse, container.get("Names") or [])), None)
-            if standing is not None and standing.kept and container.get("State") in ("running", "paused"):
+            if standing is not None:
                 found.append((standing, container))
         return found
+
+    async def find_kept(self) -> list[tuple[Standing, Json]]:
+        """The running or paused containers that are detached."""
+        return [each for each in await self.find_all() if each[0].kept and each[1]["State"] in ("running", "paused")]
 
     async def claim_name(self, name: str | None, sandbox_id: str) -> None:
         """Raises: SpecError if another sandbox has the name."""
         if name is None:
             return
         taken = {standing.name: standing.sandbox_id for standing, _ in await self.find_kept()}
-        taken |= {info.name: info.sandbox_id for info in await self.list_stopped()}
+        taken |= {info.name: info.sandbox_id for info, _ in await self.list_stopped()}
         if taken.get(name, sandbox_id) != sandbox_id:
             raise SpecError(f"the name {name!r} is taken", sandbox_id=sandbox_id, op="detach", hint="use another")
 
@@ -81,29 +85,23 @@ class Keeping:
         await self.claim_name(name, sandbox_id)
         await self._commit(container, STOPPED, sandbox_id, sandbox_id, name, spec=spec, created=created)
 
-    async def find_stopped(self, wanted: str) -> SandboxInfo | None:
+    async def find_stopped(self, wanted: str) -> tuple[SandboxInfo, Spec] | None:
         """A stopped sandbox, by id or name."""
-        return next((one for one in await self.list_stopped() if wanted in (one.sandbox_id, one.name)), None)
+        known = await self.list_stopped()
+        return next(((info, spec) for info, spec in known if wanted in (info.sandbox_id, info.name)), None)
 
-    async def list_stopped(self) -> list[SandboxInfo]:
+    async def list_stopped(self) -> list[tuple[SandboxInfo, Spec]]:
         """All stopped sandboxes."""
         found = []
         for image in await self._find(STOPPED):
             labels = image["Labels"]
             spec = load_spec(labels[SPEC_LABEL])
-            found.append(
-                SandboxInfo(
-                    labels[LABEL], "docker", labels.get(NAME_LABEL) or None, "stopped",
-                    float(labels[CREATED_LABEL]), None, dict(spec.labels),
-                )
+            info = SandboxInfo(
+                labels[LABEL], "docker", labels.get(NAME_LABEL) or None, "stopped",
+                float(labels[CREATED_LABEL]), None, dict(spec.labels),
             )  # fmt: skip
+            found.append((info, spec))
         return found
-
-    async def read_stopped(self, sandbox_id: str) -> Spec:
-        """The spec of a stopped sandbox."""
-        image = await self._api.inspect_image(f"{STOPPED}:{sandbox_id}")
-        assert image is not None, "it was found just now"
-        return load_spec(image["Config"]["Labels"][SPEC_LABEL])
 
     async def relabel(self, image: str, info: SandboxInfo, spec: Spec) -> None:
         """Make the files of an image those of a stopped sandbox."""
@@ -113,11 +111,11 @@ class Keeping:
             )
 
     @contextlib.asynccontextmanager
-    async def _unstarted(self, image: str, labels: Mapping[str, str] | None = None) -> AsyncIterator[str]:
+    async def _unstarted(self, image: str) -> AsyncIterator[str]:
         """A container of an image that never runs."""
         host = {"NetworkMode": "none"}
         container = await self._api.create_container(
-            {"Image": image, "Labels": dict(labels or {}), "Entrypoint": ["/bin/sh"], "HostConfig": host},
+            {"Image": image, "Entrypoint": ["/bin/sh"], "HostConfig": host},
             name=f"corral-relabel-{uuid.uuid4().hex}",
         )
         try:
@@ -130,20 +128,16 @@ class Keeping:
     async def snapshot(self, container: str, sandbox_id: str, name: str | None) -> str:
         """Take a snapshot; returns its id. Raises: SpecError if the name is taken."""
         with mapped(op="snapshot", sandbox_id=sandbox_id):
-            await self._claim_snapshot(name)
+            if name is not None and any(info.name == name for info in await self.list_snapshots()):
+                raise SpecError(f"a snapshot named {name!r} already exists", op="snapshot", hint="use another name")
             snapshot_id = str(uuid.uuid4())
             await self._commit(container, SNAPSHOTS, snapshot_id, sandbox_id, name)
         return snapshot_id
 
-    async def snapshot_stopped(self, info: SandboxInfo, name: str | None) -> str:
+    async def snapshot_stopped(self, sandbox_id: str, name: str | None) -> str:
         """Take a snapshot of a stopped sandbox; returns its id."""
-        spec = await self.read_stopped(info.sandbox_id)
-        async with self._unstarted(f"{STOPPED}:{info.sandbox_id}", {SPEC_LABEL: dump_spec(spec)}) as container:
-            return await self.snapshot(container, info.sandbox_id, name)
-
-    async def _claim_snapshot(self, name: str | None) -> None:
-        if name is not None and any(info.name == name for info in await self.list_snapshots()):
-            raise SpecError(f"a snapshot named {name!r} already exists", op="snapshot", hint="use another name")
+        async with self._unstarted(f"{STOPPED}:{sandbox_id}") as container:
+            return await self.snapshot(container, sandbox_id, name)
 
     async def find_snapshot(self, wanted: str) -> str:
         """The image of a snapshot, by id or name. Raises: SnapshotNotFoundError."""
@@ -204,7 +198,7 @@ class Keeping:
         }
         if spec is not None:
             labels[SPEC_LABEL] = dump_spec(spec)
-        await self._api.commit(container, repo=repo, tag=tag, labels=labels, pause=True)
+        await self._api.commit(container, repo=repo, tag=tag, labels=labels)
 
     async def _find(self, repo: str) -> list[dict[str, Any]]:
         """Our images of one repository, each with its tag. One image may have several."""

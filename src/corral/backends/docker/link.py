@@ -33,20 +33,16 @@ class Link:
             await self.api.close()
 
 
-class LinkHolder:
+class LinkHolder(PerProcess[Link]):
     """The link of this process."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__(lambda: Link(settings))
         self.settings = settings
-        self._links = PerProcess(lambda: Link(settings))
-
-    def get(self) -> Link:
-        """It is created when first needed."""
-        return self._links.get()
 
     def close(self) -> None:
         """End the connections and the thread. The next `get` creates new ones."""
-        link = self._links.get()
+        link = self.get()
         link.io.submit(link.close()).result(timeout=10)
         link.io.stop()
-        self._links = PerProcess(lambda: Link(self.settings))
+        self.forget()

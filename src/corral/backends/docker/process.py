@@ -7,23 +7,18 @@ import contextlib
 import secrets
 import signal as signals
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import aiohttp
 from aiodocker.exceptions import DockerError
 
 from corral.backends.docker.engine_api import Duplex
 from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_who
-from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, split_env
+from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, part_env
 from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
 from corral.base.process import AsyncProcess, Ending
-from corral.errors import (
-    BackendUnavailableError,
-    CorralError,
-    ExecError,
-    InvalidCommandError,
-    WorkdirError,
-)
+from corral.concurrency.waiting import cancel_all
+from corral.errors import BackendUnavailableError, CorralError, ExecError, InvalidCommandError
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
@@ -118,7 +113,8 @@ class DockerProcess(AsyncProcess):
 
     def _launch(self) -> tuple[tuple[str, ...], dict[str, str]]:
         request = self._request
-        argv, env = split_env(request)
+        odd, env = part_env(request)
+        argv = ("env", *odd, *request.argv) if odd else request.argv
         size = (request.rows, request.columns) if request.pty else None
         return launch(argv, token=self.token, cwd=request.cwd, stdin=request.stdin, size=size), env
 
@@ -132,7 +128,6 @@ class DockerProcess(AsyncProcess):
             who = parse_who(said, self.token)
             if who is None:
                 await self._explain(said)
-                raise AssertionError("that raises")
             known[request.user] = who
         key = self._sandbox.view_key
         assert key is not None, "it was checked before the call"
@@ -145,7 +140,6 @@ class DockerProcess(AsyncProcess):
             message = await self._stream.read_out()
             if message is None:
                 await self._explain(bytes(self._head + said))
-                return
             if message.stream == 1:
                 self._head += message.data
             elif len(said) < _MAX_EARLY_BYTES:
@@ -158,21 +152,14 @@ class DockerProcess(AsyncProcess):
             raise explain(words[1:], self._request, sandbox_id=self._sandbox.id)
         if len(words) != 2 or words[0] != self.token:
             await self._explain(self._head)
-        if words[1] == "cwd":
-            raise WorkdirError(
-                f"can't run in {self._request.cwd!r}",
-                sandbox_id=self._sandbox.id,
-                op="exec",
-                hint="create the folder",
-            )
         self._pid = int(words[1])
         if rest:
             self.feed("stdout", rest)
         if said:
             self.feed("stderr", bytes(said))
 
-    async def _explain(self, said: bytes) -> None:
-        """Always raises: why the program could not be started."""
+    async def _explain(self, said: bytes) -> NoReturn:
+        """Raises the reason why the program could not be started."""
         text = said.decode("utf-8", "replace").strip()[:300]
         where = self._sandbox.id
         if says_no_user(text):
@@ -228,34 +215,30 @@ class DockerProcess(AsyncProcess):
                 taken = self._taken
                 done, _ = await asyncio.wait({reading}, timeout=pause)
                 if not done and self._is_silent_since(taken):
-                    told = await self._sandbox.api.inspect_exec(self._exec_id)
-                    if not told["Running"] and told["ExitCode"] is not None:
+                    code = await self._sandbox.api.find_exit_code(self._exec_id)
+                    if code is not None:
                         done, _ = await asyncio.wait({reading}, timeout=_LAST_WORDS_SECONDS)
                         if not done and self._is_silent_since(taken):
-                            return int(told["ExitCode"])
+                            return code
                     pause = min(pause * 2, _LAST_LOOK_SECONDS)
                 if done:
                     reading.result()
                     return None
         finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            await cancel_all(reading)
 
     async def _read_all(self) -> None:
         """Read to the end of its output, in one task: one per write of a program would cost more than the write."""
         while (message := await self._stream.read_out()) is not None:
             self._taken += 1
             self._lags = True
-            await self._take(message.stream, message.data)
+            self._go.clear()
+            if self.feed(_STREAMS.get(message.stream, "stdout"), message.data) and self._reason is None:
+                await self._go.wait()
             self._lags = False
 
     def _is_silent_since(self, taken: int) -> bool:
         return taken == self._taken and not self._lags
-
-    async def _take(self, stream: int, data: bytes) -> None:
-        self._go.clear()
-        if self.feed(_STREAMS.get(stream, "stdout"), data) and self._reason is None:
-            await self._go.wait()
 
     def resume_reading(self) -> None:
         with contextlib.suppress(RuntimeError):  # the I/O thread has ended, and the program with it
@@ -264,12 +247,10 @@ class DockerProcess(AsyncProcess):
     async def _wait_for_code(self) -> int:
         """Wait for its exit code. Its streams are closed: it has ended, or prints no more."""
         pause = 0.002
-        while True:
-            told = await self._sandbox.api.inspect_exec(self._exec_id)
-            if not told["Running"] and told["ExitCode"] is not None:
-                return int(told["ExitCode"])
+        while (code := await self._sandbox.api.find_exit_code(self._exec_id)) is None:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.5)
+        return code
 
     async def _judge(self, code: int) -> Ending | CorralError:
         usage = Usage(wall_seconds=time.monotonic() - self._begun, notes=_NOTES)

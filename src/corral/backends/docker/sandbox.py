@@ -36,7 +36,7 @@ from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, ExecError, SandboxPausedError, SandboxStoppedError, SpecError
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
-from corral.results import SandboxInfo, SandboxState, SandboxUsage
+from corral.results import SandboxInfo, SandboxUsage
 from corral.spec import Lifetime, LimitOptions, Resources, Spec, as_another, check_name, given_limits
 
 NAME = "docker"
@@ -64,7 +64,6 @@ class DockerSandbox(SandboxPrimitives):
         self.is_paused = is_paused
         self._trash = trash
         self.is_gone = False
-        self.is_stopped = False
         self.user = ""
         """The name of the image's user."""
         self.has_agent = False
@@ -177,7 +176,7 @@ class DockerSandbox(SandboxPrimitives):
             await self.io.arun(self._check_views())
         process = DockerProcess(self, request)
         with self._naming_end():
-            await self.io.arun(self._begin(process), undo=_end_process)
+            await self.io.arun(process.begin(), undo=lambda _: _end(process))
         return process
 
     @contextlib.contextmanager
@@ -199,10 +198,6 @@ class DockerSandbox(SandboxPrimitives):
         if lack is not None:
             text = f"views are not supported here: {lack}"
             raise CapabilityError(text, sandbox_id=self.id, op="exec", hint="the embedded backend supports them")
-
-    async def _begin(self, process: DockerProcess) -> DockerProcess:
-        await process.begin()
-        return process
 
     def base_env(self, user: str) -> Mapping[str, str]:
         name = user if user != self.user and not user.isdigit() else self.user
@@ -451,10 +446,6 @@ class DockerSandbox(SandboxPrimitives):
         await self._ask(lambda api: api.unpause(self.container), op="resume")
         self.is_paused = False
 
-    @property
-    def standing(self) -> SandboxState:
-        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
-
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         self._check()
         resources = resized(self.spec.resources, limits, sandbox_id=self.id)
@@ -484,5 +475,5 @@ def resized(resources: Resources, limits: LimitOptions, *, sandbox_id: str) -> R
         raise
 
 
-async def _end_process(process: DockerProcess) -> None:
+async def _end(process: DockerProcess) -> None:
     process.end_tree("cancelled")

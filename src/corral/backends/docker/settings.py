@@ -63,24 +63,3 @@ def find_host(given: str | None, env: Mapping[str, str] = os.environ) -> str:
     podman = [f"{folder}/podman/podman.sock" for folder in (env.get("XDG_RUNTIME_DIR"), "/run") if folder]
     found = next((path for path in (DOCKER_SOCKET, *podman) if Path(path).exists()), DOCKER_SOCKET)
     return f"unix://{found}"
-
-
-def make_settings(
-    *,
-    host: str | None,
-    image: str | None,
-    memory_bytes: int | None,
-    isolation: Isolation,
-    pull: bool,
-    user: str | None = None,
-    env: Mapping[str, str] = os.environ,
-) -> Settings:
-    """What was given, then the environment, then the defaults. Raises: SpecError."""
-    return Settings(
-        host=find_host(host, env),
-        image=image or env.get("CORRAL_DOCKER_IMAGE") or DEFAULT_IMAGE,
-        memory_bytes=memory_bytes if memory_bytes is not None else DEFAULT_MEMORY_BYTES,
-        isolation=isolation,
-        pull=pull,
-        user=user,
-    )

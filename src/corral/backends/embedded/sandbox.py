@@ -75,8 +75,6 @@ class Grip:
 class EmbeddedSandbox(SandboxPrimitives):
     """A sandbox of the engine, as `corral.protocol.SandboxPrimitives`."""
 
-    is_paused = False
-    is_stopped = False
     maker: Callable[[Spec], Awaitable[EmbeddedSandbox]] | None = None
     """Creates another one, for a fork."""
 
@@ -396,10 +394,6 @@ class EmbeddedSandbox(SandboxPrimitives):
     async def resume(self) -> None:
         await self._ask_holder("resume")
         self.is_paused = False
-
-    @property
-    def standing(self) -> SandboxState:
-        return "stopped" if self.is_stopped else "paused" if self.is_paused else "running"
 
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         resources, changed = check_limits(self.spec.resources, limits)

@@ -14,8 +14,7 @@ from corral.base.files import CHUNK_BYTES, MAX_ITEMS, AsyncFiles, TextSearch, Wr
 from corral.base.process import AsyncProcess
 from corral.base.shellfiles import scripts
 from corral.base.shellfiles import search as searching
-from corral.base.shellfiles.faults import make_error
-from corral.base.shellfiles.infos import parse_records, parse_stat
+from corral.base.shellfiles.answers import make_error, parse_records, parse_stat
 from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
 from corral.concurrency.waiting import wait_for
@@ -57,8 +56,9 @@ class ShellFiles(AsyncFiles):
         """A running script, which has ended when the block has."""
         self._guard()
         request = SpawnRequest(
-            argv=("/bin/sh", "-c", script, "sh", *args), env={"LC_ALL": "C"}, cwd="/", user=self._user, timeout=None,
-            stdin=stdin is not None, output_limit_bytes=_STDERR_LIMIT_BYTES, listened=True,
+            argv=("/bin/sh", "-c", scripts.HELPERS + script, "sh", *args), env={"LC_ALL": "C"}, cwd="/",
+            user=self._user, timeout=None, stdin=stdin is not None, output_limit_bytes=_STDERR_LIMIT_BYTES,
+            listened=True,
         )  # fmt: skip
         async with exchanging(self._spawn(request), stdin) as run:
             yield run
@@ -106,38 +106,35 @@ class ShellFiles(AsyncFiles):
             self._check(await run.process.wait(), path=target, op="read")
 
     async def _write(self, request: WriteRequest, data: bytes) -> None:
-        await self._put(request.path, data, mode=request.mode, parents=request.parents, how=_how(request))
+        await self._put(request.path, data, _describe(request), op="write")
 
-    async def _put(
-        self, target: str, data: bytes, *, mode: int | None = None, parents: bool = False, how: str, sha256: str = ""
-    ) -> None:
+    async def _swap(self, target: str, before: bytes, after: bytes) -> None:
+        """Replace the content of a file. Raises: EditConflictError if it has changed since it was read."""
+        await self._put(target, after, ("keep", "no", "swap", hashlib.sha256(before).hexdigest()), op="edit")
+
+    async def _put(self, target: str, data: bytes, how: tuple[str, str, str, str], *, op: str) -> None:
         """Write content of a known size with one script, which gives up by itself if its input is cut short."""
         name = _new_name()
-        args = (
-            target, name, str(len(data)), "keep" if mode is None else f"{mode:o}", "yes" if parents else "no",
-            how, sha256, "all",
-        )  # fmt: skip
+        args = (target, name, str(len(data)), *how, "all")
         try:
             _, end = await self._finish(_for(target, scripts.WRITE), args, stdin=Known(data))
         except asyncio.CancelledError:
             await self._drop(target, name)
             raise
-        self._check(end, path=target, op="edit" if how == "swap" else "write")
+        self._check(end, path=target, op=op)
 
     async def _write_stream(self, request: WriteRequest, content: AsyncIterable[bytes]) -> int:
         """Write content of an unknown size: to a temporary file first, which is renamed when all content has come."""
-        target, name, how = request.path, _new_name(), _how(request)
-        mode_text = "keep" if request.mode is None else f"{request.mode:o}"
-        parents = "yes" if request.parents else "no"
+        target, name, how = request.path, _new_name(), _describe(request)
         counted = measured(content)
         try:
-            args = (target, name, "any", mode_text, parents, how, "")
-            _, end = await self._finish(_for(target, scripts.WRITE), (*args, "stage"), stdin=counted)
+            args = (target, name, "any", *how, "stage")
+            _, end = await self._finish(_for(target, scripts.WRITE), args, stdin=counted)
             if counted.error is not None:
                 raise counted.error
             self._check(end, path=target, op="write")
-            args = (target, name, str(counted.total), mode_text, parents, how, "")
-            _, end = await self._finish(_for(target, scripts.WRITE), (*args, "commit"))
+            args = (target, name, str(counted.total), *how, "commit")
+            _, end = await self._finish(_for(target, scripts.WRITE), args)
             self._check(end, path=target, op="write")
         except BaseException:
             await self._drop(target, name)
@@ -170,7 +167,7 @@ class ShellFiles(AsyncFiles):
         changed, result = replace_text(
             path, content, old, new, replace_all=replace_all, expected_sha256=expected, sandbox_id=self._sandbox_id
         )
-        await self._put(path, changed, how="swap", sha256=hashlib.sha256(content).hexdigest())
+        await self._swap(path, content, changed)
         return result
 
     # About files.
@@ -231,7 +228,7 @@ class ShellFiles(AsyncFiles):
                 content = await self.read(place)
                 changed, count = substitute(content, wanted, new, fixed=search.fixed)
                 if count:
-                    await self._put(place, changed, how="swap", sha256=hashlib.sha256(content).hexdigest())
+                    await self._swap(place, content, changed)
                     counts[place] = count
             except RefusedError as error:
                 raise SandboxFileError(str(error), path=place, sandbox_id=self._sandbox_id, op="replace") from error
@@ -290,8 +287,11 @@ def _for(path: str, script: str) -> str:
     return (scripts.NO_LINKS if isinstance(path, FollowedPath) else scripts.LINKS) + script
 
 
-def _how(request: WriteRequest) -> str:
-    return "exclusive" if request.exclusive else "append" if request.append else "replace"
+def _describe(request: WriteRequest) -> tuple[str, str, str, str]:
+    """The arguments of `scripts.WRITE` from `mode` to `sha`."""
+    mode = "keep" if request.mode is None else f"{request.mode:o}"
+    how = "exclusive" if request.exclusive else "append" if request.append else "replace"
+    return mode, "yes" if request.parents else "no", how, ""
 
 
 def _new_name() -> str:

@@ -2,7 +2,7 @@
 
 Paths are arguments, always absolute, so they never begin with a dash. Output is separated by NULs, since a name may
 hold any other byte. A refusal of ours is one word on standard error, `corral:` and the name of an errno; the tools' own
-refusals are recognised by their text (`faults.py`).
+refusals are recognised by their text (`answers.py`).
 
 A path that was checked against rules must not lead elsewhere by a link that was put in it since. A shell can't open
 without following links, but it can look afterwards: an open file and the working folder of a process do not change any
@@ -11,13 +11,8 @@ more, and the kernel tells in /proc where they are.
 
 from __future__ import annotations
 
-_FAIL = 'fail() { echo "corral:$1" >&2; exit 90; }\n'
-
-NO_LINKS = "nolinks=yes\n"
-LINKS = "nolinks=\n"
-"""Precede a script: with `NO_LINKS`, no part of its path may be a link."""
-
-_ENTER = """
+HELPERS = """
+fail() { echo "corral:$1" >&2; exit 90; }
 is_at() { [ "$(readlink "/proc/self/$1"; echo x)" = "$2
 x" ]; }
 enter() {
@@ -38,13 +33,6 @@ enter() {
   done
   is_at cwd "${here:-/}" || fail ELINK
 }
-"""
-"""`enter` changes to a folder, no part of whose path may be a link; with `yes`, missing folders are created.
-
-`is_at` asks another program, since shells remember their working folder by name.
-"""
-
-_REGULAR = """
 regular() {
   if [ ! -f "$1" ]; then
     [ -d "$1" ] && fail EISDIR
@@ -54,12 +42,18 @@ regular() {
   fi
 }
 """
-"""Refuses what is not a regular file; for a missing one, the message of `stat` is passed on."""
+"""Precede every script.
 
-STAT = (
-    _FAIL
-    + _ENTER
-    + """
+`enter` changes to a folder, no part of whose path may be a link; with `yes`, missing folders are created.
+`is_at` asks another program, since shells remember their working folder by name.
+`regular` refuses what is not a regular file; for a missing one, the message of `stat` is passed on.
+"""
+
+NO_LINKS = "nolinks=yes\n"
+LINKS = "nolinks=\n"
+"""Precede a script: with `NO_LINKS`, no part of its path may be a link."""
+
+STAT = """
 if [ -n "$nolinks" ]; then
   folder=${1%/*}; enter "${folder:-/}" no
   about=$(stat -c '%f %s %Y %u %g %d:%i %h' "./${1##*/}") || exit 91
@@ -69,10 +63,16 @@ fi
 stat $2 -c '%f %s %Y %u %g %d:%i %h' "$1" || exit 91
 if [ -z "$2" ] && [ -L "$1" ]; then readlink "$1"; fi
 """
-)
 """path, `-L` or nothing. Prints one line, followed by the target if it is a link."""
 
-_TELL = r"""
+WALK = r"""
+[ -z "$nolinks" ] || enter "$1" no
+[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
+[ -z "$4" ] || { [ -r "$1" ] && [ -x "$1" ]; } || fail EACCES
+case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
+depth=; [ "$2" = 0 ] || depth="-maxdepth $2"
+prune=; set -f
+[ "$3" = all ] || prune='( -name .* ! -name . -prune ) -o'
 if find / -maxdepth 0 -printf '' 2>/dev/null; then
   find "$root" -mindepth 1 $depth $prune -printf '%y %m %s %T@ %U %G %D:%i %n\0%p\0%l\0'
 else
@@ -85,31 +85,12 @@ else
 fi
 exit 0
 """
-
-WALK = (
-    _FAIL
-    + _ENTER
-    + """
-[ -z "$nolinks" ] || enter "$1" no
-[ -d "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOTDIR; }
-[ -z "$4" ] || { [ -r "$1" ] && [ -x "$1" ]; } || fail EACCES
-case $nolinks$1 in yes*) root=. ;; /) root=/ ;; *) root=$1/. ;; esac
-depth=; [ "$2" = 0 ] || depth="-maxdepth $2"
-prune=; set -f
-[ "$3" = all ] || prune='( -name .* ! -name . -prune ) -o'
-"""
-    + _TELL
-)
 """path, how deep (0: without end), `all` or `visible`, `readable` if the folder must be.
 
 Records of three: what `stat` knows, the path, a link's target.
 """
 
-READ = (
-    _FAIL
-    + _ENTER
-    + _REGULAR
-    + """
+READ = """
 regular "$1"
 where=$(readlink -f "$1"; echo x)
 case $where in /proc/*|/sys/*) fail EINVAL ;; esac
@@ -121,13 +102,9 @@ size=$(stat -L -c %s /proc/self/fd/3) || exit 91
 echo "$size"
 [ "$size" = 0 ] || exec head -c "$size" <&3
 """
-)
 """path. Prints the size in a line, then as many bytes: no more if the file grows."""
 
-WRITE = (
-    _FAIL
-    + _ENTER
-    + """
+WRITE = """
 path=$1 temporary=$2 size=$3 mode=$4 parents=$5 how=$6 sha=$7 phase=$8
 umask 022
 where=$path into=
@@ -195,7 +172,6 @@ case $how in
     mv -f $into "$temporary" "$where" || exit 91 ;;
 esac
 """
-)
 """path, temporary name, size, mode, parents, how, sha256, phase. A stream that ends too early changes nothing.
 
 Where the size is known, all is done at once. Otherwise the content is put aside first (`stage`), and takes its place
@@ -211,9 +187,7 @@ rm -f "${where%/*}/$2" "${where%/*}/$2.2"
 """
 """path, temporary name: removes the temporary file of an unfinished write."""
 
-MOVE = (
-    _FAIL
-    + """
+MOVE = """
 from=$1 to=$2
 [ -e "$from" ] || [ -L "$from" ] || { stat -c %f "$from" >/dev/null || exit 91; fail ENOENT; }
 folder=${to%/*}; [ -n "$folder" ] || folder=/
@@ -232,12 +206,9 @@ if [ -e "$to" ] || [ -L "$to" ]; then
 fi
 mv -f "$from" "$to" || exit 91
 """
-)
 """from, to, `overwrite` or not."""
 
-REMOVE = (
-    _FAIL
-    + """
+REMOVE = """
 [ "$1" = / ] && fail EPERM
 if [ ! -e "$1" ] && [ ! -L "$1" ]; then
   stat -c %f "$1" >/dev/null || exit 91
@@ -250,12 +221,9 @@ else
   rm -f "$1" || exit 91
 fi
 """
-)
 """path, `recursive` or not."""
 
-MKDIR = (
-    _FAIL
-    + """
+MKDIR = """
 umask 022
 if [ "$2" = parents ]; then
   mkdir -p "$1" || exit 91
@@ -265,30 +233,21 @@ else
 fi
 [ -z "$3" ] || chmod "$3" "$1" || exit 91
 """
-)
 """path, `parents` or not, mode or nothing."""
 
-SYMLINK = (
-    _FAIL
-    + """
+SYMLINK = """
 [ -e "$1" ] || [ -L "$1" ] && fail EEXIST
 ln -s -- "$2" "$1" || exit 91
 """
-)
 """path, target."""
 
-CHMOD = (
-    _FAIL
-    + """
+CHMOD = """
 [ -e "$1" ] || { stat -L -c %f "$1" >/dev/null || exit 91; fail ENOENT; }
 chmod "$2" "$1" || exit 91
 """
-)
 """path, mode."""
 
-PACK = (
-    _FAIL
-    + """
+PACK = """
 [ -e "$1" ] || [ -L "$1" ] || { stat -c %f "$1" >/dev/null || exit 91; fail ENOENT; }
 if [ -d "$1" ] && [ ! -L "$1" ]; then
   cd "$1" || exit 91
@@ -302,25 +261,18 @@ else
 fi
 exit 0
 """
-)
 """path. Prints a tar, without what can't be read."""
 
-UNPACK = (
-    _FAIL
-    + """
+UNPACK = """
 umask 022
 [ -e "$1" ] && [ ! -d "$1" ] && fail ENOTDIR
 mkdir -p "$1" || exit 91
 cd "$1" || exit 91
 exec tar -xopf -
 """
-)
 """path. Reads a tar that was checked on the host."""
 
-SEARCH = (
-    _FAIL
-    + _ENTER
-    + """
+SEARCH = """
 root=$1 large=$3
 [ -e "$root" ] || { stat -L -c %f "$root" >/dev/null || exit 91; fail ENOENT; }
 set -f
@@ -346,7 +298,6 @@ find "$root" $hide -type f ! -size +"$large" -exec tar $links -cf - {} + -exec s
   -o -type f -size +"$large" -exec sh -c "$told" sh {} +
 exit 0
 """
-)
 """path, `all` or `visible`, how many blocks of 512 bytes are too large. Prints the files below, as tar after tar.
 
 Without links, names are relative: `./` and the path below a folder, `././` and the name of a file that is searched
