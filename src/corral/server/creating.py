@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from dataclasses import dataclass
-from typing import Self
 
 from corral.errors import SpecError
 from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
 from corral.server.faults import Fault, bad_request, unsupported
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
-from corral.server.wire.control import CreateBuildInfo, CreateSandbox
+from corral.server.wire.control import CreateBuildInfo, CreateSandbox, ResizeSandbox
 from corral.spec import HOME, USER, Resources, Spec, check_env, check_sizes
 
 LANGUAGE_LABEL = "code-toolbox-language"
@@ -29,18 +27,16 @@ MAX_LABELS, MAX_ENV = 100, 1000
 
 def refuse_unsupported(wanted: CreateSandbox) -> None:
     """Raises: Fault 501 for features that this server does not support; 400 for options that contradict each other."""
-    if wanted.volumes:
-        raise unsupported("volumes")
-    if wanted.secrets:
-        raise unsupported("secrets")
-    if wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url:
-        raise unsupported("network allow lists")
-    if wanted.gpu:
-        raise unsupported("GPUs")
-    if wanted.kvm:
-        raise unsupported("KVM")
-    if wanted.linked_sandbox:
-        raise unsupported("linking sandboxes")
+    for given, what in (
+        (wanted.volumes, "volumes"),
+        (wanted.secrets, "secrets"),
+        (wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url, "network allow lists"),
+        (wanted.gpu, "GPUs"),
+        (wanted.kvm, "KVM"),
+        (wanted.linked_sandbox, "linking sandboxes"),
+    ):
+        if given:
+            raise unsupported(what)
     if wanted.auto_pause_interval and wanted.auto_stop_interval:
         raise bad_request("at most one of autoStopInterval and autoPauseInterval can be other than 0")
 
@@ -82,7 +78,6 @@ def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot,
         raise bad_request(str(error)) from None
     check_labels(labels)
     auto_stop = 0 if wanted.auto_pause_interval else defaults.auto_stop_minutes
-    now = time.time()
     return Sandbox(
         id=sandbox_id,
         organisation_id=organisation_id,
@@ -104,11 +99,7 @@ def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot,
         auto_pause=wanted.auto_pause_interval or 0,
         auto_archive=archive_after(_or(wanted.auto_archive_interval, defaults.auto_archive_minutes), defaults=defaults),
         auto_delete=max(-1, _or(wanted.auto_delete_interval, defaults.auto_delete_minutes)),
-        destroy_at=now + 60 * wanted.ttl_minutes if wanted.ttl_minutes else None,
-        created_at=now,
-        updated_at=now,
-        active_at=now,
-        state_at=now,
+        destroy_at=time.time() + 60 * wanted.ttl_minutes if wanted.ttl_minutes else None,
     )
 
 
@@ -160,26 +151,18 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
     return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resize:
-    """New limits. They are written as the intent, so that a restarted server can finish an interrupted resize."""
+def intent_of_resize(resize: ResizeSandbox) -> str:
+    """New limits as an intent, so that a restarted server can finish an interrupted resize."""
+    return " ".join(["resize", *(str(value or "-") for value in (resize.cpu, resize.memory, resize.disk))])
 
-    cpu: int | None
-    memory: int | None
-    disk: int | None
 
-    def to_intent(self) -> str:
-        """The intent for the database."""
-        return " ".join(["resize", *(str(value or "-") for value in (self.cpu, self.memory, self.disk))])
-
-    @classmethod
-    def from_intent(cls, intent: str | None) -> Self | None:
-        """The resize of an intent; None if it is another intent."""
-        words = (intent or "").split()
-        if len(words) != 4 or words[0] != "resize":
-            return None
-        cpu, memory, disk = (None if word == "-" else int(word) for word in words[1:])
-        return cls(cpu=cpu, memory=memory, disk=disk)
+def resize_of_intent(intent: str | None) -> ResizeSandbox | None:
+    """The new limits of an intent; None if it is another intent."""
+    words = (intent or "").split()
+    if len(words) != 4 or words[0] != "resize":
+        return None
+    cpu, memory, disk = (None if word == "-" else int(word) for word in words[1:])
+    return ResizeSandbox(cpu=cpu, memory=memory, disk=disk)
 
 
 def language_of(labels: dict[str, str]) -> str:
