@@ -289,7 +289,9 @@ class Lifecycle:
                 raise Fault(400, "disk: a disk can't be made smaller")
             await self.backend.need("resize")
             permit()
-            async with self._changing(sandbox, "resize", through="resizing", to=before, intent=intent_of_resize(resize)):
+            async with self._changing(
+                sandbox, "resize", through="resizing", to=before, intent=intent_of_resize(resize)
+            ):
                 await self.resize_at_backend(sandbox, resize)
 
     async def resize_at_backend(self, sandbox: LivingSandbox, resize: ResizeSandbox) -> None:
