@@ -6,7 +6,6 @@ import hashlib
 import re
 import time
 
-from corral.errors import SpecError
 from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
 from corral.server.faults import Fault, bad_request, unsupported
 from corral.server.settings import GIB, Defaults
@@ -58,7 +57,7 @@ def image_of(build: CreateBuildInfo | None) -> str | None:
 
 
 def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, defaults: Defaults) -> Sandbox:
-    """The row of the new sandbox. Raises: Fault 400."""
+    """The row of the new sandbox. Raises: Fault 400; SpecError for env and labels, which is answered with 400 too."""
     sandbox_id = new_id()
     name = wanted.name if wanted.name is not None else sandbox_id
     if not name.isprintable() or name != name.strip() or "/" in name or name in (".", ".."):
@@ -71,11 +70,8 @@ def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot,
     labels, env = wanted.labels or {}, wanted.env or {}
     if len(env) > MAX_ENV:
         raise bad_request(f"env: more than {MAX_ENV} variables")
-    try:
-        check_env(env)
-        check_sizes({}, env)
-    except SpecError as error:
-        raise bad_request(str(error)) from None
+    check_env(env)
+    check_sizes({}, env)
     check_labels(labels)
     auto_stop = 0 if wanted.auto_pause_interval else defaults.auto_stop_minutes
     return Sandbox(
@@ -115,13 +111,10 @@ def archive_after(minutes: int, *, defaults: Defaults) -> int:
 
 
 def check_labels(labels: dict[str, str]) -> None:
-    """Raises: Fault 400 for too many labels, or an unknown language."""
+    """Raises: Fault 400 for too many labels, or an unknown language; SpecError for labels that are too large."""
     if len(labels) > MAX_LABELS:
         raise bad_request(f"labels: more than {MAX_LABELS}")
-    try:
-        check_sizes(labels, {})
-    except SpecError as error:
-        raise bad_request(str(error)) from None
+    check_sizes(labels, {})
     language_of(labels)
 
 
