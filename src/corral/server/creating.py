@@ -26,16 +26,18 @@ MAX_LABELS, MAX_ENV = 100, 1000
 
 def refuse_unsupported(wanted: CreateSandbox) -> None:
     """Raises: Fault 501 for features that this server does not support; 400 for options that contradict each other."""
-    for given, what in (
-        (wanted.volumes, "volumes"),
-        (wanted.secrets, "secrets"),
-        (wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url, "network allow lists"),
-        (wanted.gpu, "GPUs"),
-        (wanted.kvm, "KVM"),
-        (wanted.linked_sandbox, "linking sandboxes"),
-    ):
-        if given:
-            raise unsupported(what)
+    if wanted.volumes:
+        raise unsupported("volumes")
+    if wanted.secrets:
+        raise unsupported("secrets")
+    if wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url:
+        raise unsupported("network allow lists")
+    if wanted.gpu:
+        raise unsupported("GPUs")
+    if wanted.kvm:
+        raise unsupported("KVM")
+    if wanted.linked_sandbox:
+        raise unsupported("linking sandboxes")
     if wanted.auto_pause_interval and wanted.auto_stop_interval:
         raise bad_request("at most one of autoStopInterval and autoPauseInterval can be other than 0")
 
