@@ -225,9 +225,7 @@ class _Tree:
             return
         asked = compile_glob(include) if include else None
         for path, info in self.walk(outcome, hidden=hidden):
-            if not stat.S_ISREG(info.st_mode):
-                continue
-            if asked is None or is_included(os.path.basename(path), self.relative(path), asked):
+            if stat.S_ISREG(info.st_mode) and is_included(os.path.basename(path), self.relative(path), asked):
                 yield path
 
 

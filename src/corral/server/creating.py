@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from dataclasses import dataclass
-from typing import Self
 
-from corral.errors import SpecError
 from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
 from corral.server.faults import Fault, bad_request, unsupported
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
-from corral.server.wire.control import CreateBuildInfo, CreateSandbox
+from corral.server.wire.control import CreateBuildInfo, CreateSandbox, ResizeSandbox
 from corral.spec import HOME, USER, Resources, Spec, check_env, check_sizes
 
 LANGUAGE_LABEL = "code-toolbox-language"
@@ -62,7 +59,7 @@ def image_of(build: CreateBuildInfo | None) -> str | None:
 
 
 def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, defaults: Defaults) -> Sandbox:
-    """The row of the new sandbox. Raises: Fault 400."""
+    """The row of the new sandbox. Raises: Fault 400; SpecError for env and labels, which is answered with 400 too."""
     sandbox_id = new_id()
     name = wanted.name if wanted.name is not None else sandbox_id
     if not name.isprintable() or name != name.strip() or "/" in name or name in (".", ".."):
@@ -75,14 +72,10 @@ def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot,
     labels, env = wanted.labels or {}, wanted.env or {}
     if len(env) > MAX_ENV:
         raise bad_request(f"env: more than {MAX_ENV} variables")
-    try:
-        check_env(env)
-        check_sizes({}, env)
-    except SpecError as error:
-        raise bad_request(str(error)) from None
+    check_env(env)
+    check_sizes({}, env)
     check_labels(labels)
     auto_stop = 0 if wanted.auto_pause_interval else defaults.auto_stop_minutes
-    now = time.time()
     return Sandbox(
         id=sandbox_id,
         organisation_id=organisation_id,
@@ -104,11 +97,7 @@ def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot,
         auto_pause=wanted.auto_pause_interval or 0,
         auto_archive=archive_after(_or(wanted.auto_archive_interval, defaults.auto_archive_minutes), defaults=defaults),
         auto_delete=max(-1, _or(wanted.auto_delete_interval, defaults.auto_delete_minutes)),
-        destroy_at=now + 60 * wanted.ttl_minutes if wanted.ttl_minutes else None,
-        created_at=now,
-        updated_at=now,
-        active_at=now,
-        state_at=now,
+        destroy_at=time.time() + 60 * wanted.ttl_minutes if wanted.ttl_minutes else None,
     )
 
 
@@ -124,13 +113,10 @@ def archive_after(minutes: int, *, defaults: Defaults) -> int:
 
 
 def check_labels(labels: dict[str, str]) -> None:
-    """Raises: Fault 400 for too many labels, or an unknown language."""
+    """Raises: Fault 400 for too many labels, or an unknown language; SpecError for labels that are too large."""
     if len(labels) > MAX_LABELS:
         raise bad_request(f"labels: more than {MAX_LABELS}")
-    try:
-        check_sizes(labels, {})
-    except SpecError as error:
-        raise bad_request(str(error)) from None
+    check_sizes(labels, {})
     language_of(labels)
 
 
@@ -160,26 +146,18 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
     return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resize:
-    """New limits. They are written as the intent, so that a restarted server can finish an interrupted resize."""
+def intent_of_resize(resize: ResizeSandbox) -> str:
+    """New limits as an intent, so that a restarted server can finish an interrupted resize."""
+    return " ".join(["resize", *(str(value or "-") for value in (resize.cpu, resize.memory, resize.disk))])
 
-    cpu: int | None
-    memory: int | None
-    disk: int | None
 
-    def to_intent(self) -> str:
-        """The intent for the database."""
-        return " ".join(["resize", *(str(value or "-") for value in (self.cpu, self.memory, self.disk))])
-
-    @classmethod
-    def from_intent(cls, intent: str | None) -> Self | None:
-        """The resize of an intent; None if it is another intent."""
-        words = (intent or "").split()
-        if len(words) != 4 or words[0] != "resize":
-            return None
-        cpu, memory, disk = (None if word == "-" else int(word) for word in words[1:])
-        return cls(cpu=cpu, memory=memory, disk=disk)
+def resize_of_intent(intent: str | None) -> ResizeSandbox | None:
+    """The new limits of an intent; None if it is another intent."""
+    words = (intent or "").split()
+    if len(words) != 4 or words[0] != "resize":
+        return None
+    cpu, memory, disk = (None if word == "-" else int(word) for word in words[1:])
+    return ResizeSandbox(cpu=cpu, memory=memory, disk=disk)
 
 
 def language_of(labels: dict[str, str]) -> str:

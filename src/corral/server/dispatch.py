@@ -38,6 +38,7 @@ from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identit
 from corral.server.signing import identify_signer
 from corral.server.sockets import close_socket
 from corral.server.translate import translate
+from corral.server.wire.control import ErrorResponse
 
 if TYPE_CHECKING:
     from corral.server.app import Server
@@ -296,20 +297,18 @@ def _status_of_left(request: web.Request) -> int:
 
 def error_response(request: web.BaseRequest, fault: Fault) -> web.Response:
     """The response for a fault."""
-    body: dict[str, Any] = {
-        "path": request.rel_url.raw_path,
-        "timestamp": timestamp(time.time()),
-        "statusCode": fault.status,
-        "error": http.HTTPStatus(fault.status).phrase,
-        "message": fault.message,
-        "method": request.method,
-    }
-    if fault.code is not None:
-        body["code"] = fault.code
-    if fault.source is not None:
-        body["source"] = fault.source
-    body |= fault.details
-    return web.Response(status=fault.status, body=_encode(body), content_type=_JSON, headers=fault.headers or None)
+    known = ErrorResponse(
+        path=request.rel_url.raw_path,
+        timestamp=timestamp(time.time()),
+        status_code=fault.status,
+        error=http.HTTPStatus(fault.status).phrase,
+        message=fault.message,
+        code=fault.code,
+        source=fault.source,
+        method=request.method,
+    )
+    body = _encode(msgspec.to_builtins(known) | fault.details)
+    return web.Response(status=fault.status, body=body, content_type=_JSON, headers=fault.headers or None)
 
 
 # Finding the route.

@@ -50,16 +50,13 @@ class _Listener:
 
     def put(self, frame: str) -> bool:
         """Queue a frame; False if too much waits already."""
-        if self.queue.full() or not self._count(sys.getsizeof(frame)):
+        if self.queue.full() or not self.count(sys.getsizeof(frame)):
             return False
         self.queue.put_nowait(frame)
         return True
 
-    def sent(self, frame: str) -> None:
-        """A frame was sent."""
-        self._count(-sys.getsizeof(frame))
-
-    def _count(self, more: int) -> bool:
+    def count(self, more: int) -> bool:
+        """Count what waits; False if it is too much."""
         self.waiting_bytes += more
         return self.meter.set(self.waiting_bytes)
 
@@ -191,7 +188,7 @@ class EventHub:
         while True:
             frame = await listener.queue.get()
             await socket.send_str(frame)
-            listener.sent(frame)
+            listener.count(-sys.getsizeof(frame))
 
     async def _ping(self, socket: web.WebSocketResponse, received: asyncio.Event) -> None:
         while True:

@@ -18,12 +18,13 @@ from corral.errors import CapabilityError, CorralError, SandboxGoneError
 from corral.protocol import Backend
 from corral.results import SandboxInfo
 from corral.server import log, steps
-from corral.server.creating import Resize
+from corral.server.creating import intent_of_resize
 from corral.server.faults import Fault, conflict
 from corral.server.living import Handle, LivingSandbox, Sandboxes
 from corral.server.settings import GIB
 from corral.server.snapshots import Snapshots
 from corral.server.store.rows import Sandbox
+from corral.server.wire.control import ResizeSandbox
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -279,7 +280,7 @@ class Lifecycle:
             await self.start(sandbox, permit=permit)
 
     @_to_its_end
-    async def resize(self, sandbox: LivingSandbox, resize: Resize, *, permit: Callable[[], None]) -> None:
+    async def resize(self, sandbox: LivingSandbox, resize: ResizeSandbox, *, permit: Callable[[], None]) -> None:
         """Set new limits; for a stopped sandbox, from its next start on. `permit` raises if they are not allowed."""
         async with sandbox.locked():
             before = sandbox.row.state
@@ -288,10 +289,12 @@ class Lifecycle:
                 raise Fault(400, "disk: a disk can't be made smaller")
             await self.backend.need("resize")
             permit()
-            async with self._changing(sandbox, "resize", through="resizing", to=before, intent=resize.to_intent()):
+            async with self._changing(
+                sandbox, "resize", through="resizing", to=before, intent=intent_of_resize(resize)
+            ):
                 await self.resize_at_backend(sandbox, resize)
 
-    async def resize_at_backend(self, sandbox: LivingSandbox, resize: Resize) -> None:
+    async def resize_at_backend(self, sandbox: LivingSandbox, resize: ResizeSandbox) -> None:
         """Idempotent, so a resize that was interrupted is done again."""
         await self.backend.resize(
             sandbox.engine_id,

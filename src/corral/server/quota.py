@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from corral.server.creating import Resize
+from corral.server.creating import resize_of_intent
 from corral.server.faults import Fault
 from corral.server.store.rows import Sandbox
 
@@ -57,7 +57,7 @@ def check_quota(
 
 def _largest(row: Sandbox) -> tuple[int, int, int]:
     """CPUs, memory and disk; during a resize the larger of old and new."""
-    resize = Resize.from_intent(row.intent)
+    resize = resize_of_intent(row.intent)
     if resize is None:
         return row.cpu, row.memory, row.disk
     return max(row.cpu, resize.cpu or 0), max(row.memory, resize.memory or 0), max(row.disk, resize.disk or 0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from corral.errors import CorralError, SnapshotNotFoundError
 from corral.results import SandboxInfo
 from corral.server import log
-from corral.server.creating import Resize
+from corral.server.creating import resize_of_intent
 from corral.server.lifecycle import Lifecycle
 from corral.server.living import LivingSandbox
 from corral.server.resting import INTENT, wake
@@ -49,7 +49,7 @@ async def reconcile_one(lifecycle: Lifecycle, sandbox: LivingSandbox, state: str
         return "deleted" if intent == "delete" else "undone"
     if state is None:
         row.error_reason = row.error_reason or _LOST
-    elif (resize := Resize.from_intent(row.intent)) is not None:
+    elif (resize := resize_of_intent(row.intent)) is not None:
         try:
             await lifecycle.resize_at_backend(sandbox, resize)
         except CorralError as error:

@@ -40,14 +40,9 @@ TOOLBOX_TABLES: tuple[Table, ...] = (
 
 def all_routes() -> Iterator[tuple[str, Route]]:
     """Each route with its path, without aliases."""
-    for route in ops.ROOT.routes:
-        yield route.path, route
-    for table in CONTROL_TABLES:
-        for route in table.routes:
-            yield API + route.path, route
-    for table in TOOLBOX_TABLES:
-        for route in table.routes:
-            yield TOOLBOX + SANDBOX + route.path, route
+    for root, tables in (("", (ops.ROOT,)), (API, CONTROL_TABLES), (TOOLBOX + SANDBOX, TOOLBOX_TABLES)):
+        for table in tables:
+            yield from ((root + route.path, route) for route in table.routes)
 
 
 def all_places() -> Iterator[tuple[str, Route]]:

@@ -320,6 +320,12 @@ async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
+async def broken() -> AsyncIterator[bytes]:
+    """Give a stream that fails in the middle, with ZeroDivisionError."""
+    yield b"half"
+    raise ZeroDivisionError("of the caller's own")
+
+
 async def repeat(part: bytes, times: int) -> AsyncIterator[bytes]:
     """Give a long stream that is never in memory as a whole."""
     for _ in range(times):

@@ -52,6 +52,8 @@ class EnvironmentBase(Adapted):
         git_settings: bool = False,
         **spec_options: Any,
     ) -> None:
+        if self.words.service and not timeout >= 1:  # as AG2's classes for Daytona and Docker
+            raise ValueError("`timeout` must be >= 1 second.")
         if isinstance(timeout, bool) or not timeout > 0:
             raise ValueError("`timeout` must be > 0 seconds.")
         self.timeout = timeout
@@ -79,8 +81,7 @@ class EnvironmentBase(Adapted):
         async with self.open_box(context) as box:
             view = self._views.get(box.id)
             if view is None:
-                view = SandboxView(box, timeout=self.timeout, words=self.words, max_output=self.max_output)
-                self._views[box.id] = view
+                view = self._views[box.id] = SandboxView(box, self)
             yield view
 
     @contextlib.asynccontextmanager
@@ -182,8 +183,6 @@ class DaytonaEnvironment(EnvironmentBase):
         snapshot, image = given["snapshot"], given["image"]
         if not (has_variable(snapshot) or has_variable(image)):
             _refuse_both(snapshot, image)
-        if not timeout >= 1:
-            raise ValueError("`timeout` must be >= 1 second.")
         super().__init__(
             timeout=timeout,
             workdir=workdir,
@@ -219,8 +218,6 @@ class DockerEnvironment(EnvironmentBase):
         workdir: str = _WORKSPACE,
         git_settings: bool = False,
     ) -> None:
-        if not timeout >= 1:
-            raise ValueError("`timeout` must be >= 1 second.")
         given = self._named(image=image, env_vars=env_vars, network_mode=network_mode)
         self._network = given["network_mode"]
         limits: dict[str, Any] = {}

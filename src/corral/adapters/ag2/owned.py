@@ -23,7 +23,7 @@ class OwnedSandbox(AdaptedSandbox):
     """The only sandbox of its own environment."""
 
     def __init__(self, environment: EnvironmentBase) -> None:
-        super().__init__(timeout=environment.timeout, words=environment.words, max_output=environment.max_output)
+        super().__init__(environment)
         self._environment = environment
         self._box: AsyncSandbox | None = None
         self._closed = False
@@ -71,8 +71,6 @@ class DaytonaSandbox(OwnedSandbox):
         for name, value in (("client", client), ("params", params)):
             if framework.is_variable(value):
                 raise _not_concrete("Daytona", name)
-        if timeout < 1:
-            raise ValueError("`timeout` must be >= 1 second.")
         self._client = client
         super().__init__(_OfParams(client, params, timeout=timeout, workdir=workdir))
 

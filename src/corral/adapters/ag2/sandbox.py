@@ -92,10 +92,8 @@ class AdaptedSandbox(Adapted):
     `result` is the last call's complete `corral.ExecResult`, for what AG2's result leaves out.
     """
 
-    def __init__(self, *, timeout: float, words: Words, max_output: int | None = None) -> None:
-        self.timeout = timeout
-        self.words = words
-        self.max_output = max_output
+    def __init__(self, environment: Adapted) -> None:
+        self.timeout, self.words, self.max_output = environment.timeout, environment.words, environment.max_output
         self.result: ExecResult | None = None
         framework.get("tools.sandbox", "SandboxBase").register(AdaptedSandbox)  # AG2 uses isinstance
 
@@ -165,8 +163,8 @@ class AdaptedSandbox(Adapted):
 class SandboxView(AdaptedSandbox):
     """A sandbox that its environment owns: closing the view does not end it."""
 
-    def __init__(self, box: AsyncSandbox, *, timeout: float, words: Words, max_output: int | None = None) -> None:
-        super().__init__(timeout=timeout, words=words, max_output=max_output)
+    def __init__(self, box: AsyncSandbox, environment: Adapted) -> None:
+        super().__init__(environment)
         self._box = box
 
     async def _get(self) -> AsyncSandbox:

@@ -7,6 +7,7 @@ output. Each returned error is also kept in `last_error` and logged with the san
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import logging
@@ -316,10 +317,8 @@ class AsyncCorralSandbox:
         """Kill all running commands."""
         box = await self.get_box()
         for shell in await list_shells(box):
-            try:
+            with contextlib.suppress(NotRecordedError):  # forgotten meanwhile
                 await kill_shell(box, shell.shell_id)
-            except NotRecordedError:
-                continue  # forgotten meanwhile
 
     # Files.
 

@@ -498,10 +498,9 @@ class Agent:
 
     def _end_all(self, folder: str) -> None:
         """End all programs, and remove the folder if asked to."""
-        with contextlib.suppress(OSError):
-            os.close(self._reader)
-        with contextlib.suppress(OSError):
-            os.close(self._writer)  # tells the host that it is over
+        for descriptor in (self._reader, self._writer):  # the second tells the host that it is over
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
         until = time.monotonic() + _KILL_SECONDS
         while (self._wardens or own_children()) and time.monotonic() < until:
             for job in list(self._wardens.values()):

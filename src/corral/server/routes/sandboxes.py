@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from corral.client.sandbox import AsyncSandbox
 from corral.server import dto, steps
 from corral.server.creating import (
-    Resize,
     archive_after,
     check_labels,
     check_snapshot_name,
@@ -188,7 +187,7 @@ async def resize_sandbox(call: ApiCall) -> control.Sandbox:
     """Set new limits."""
     sandbox = call.find_sandbox()
     row = sandbox.row
-    wanted = Resize(cpu=call.body.cpu, memory=call.body.memory, disk=call.body.disk)
+    wanted: control.ResizeSandbox = call.body
 
     def permit() -> None:
         check_quota(

@@ -32,6 +32,13 @@ def _row(call: ApiCall) -> Snapshot:
     return call.server.snapshots.find(call.params["id"], organisation_id=call.organisation_id)
 
 
+def _own_row(call: ApiCall) -> Snapshot:
+    row = _row(call)
+    if row.organisation_id is None:
+        raise Fault(403, "the default snapshot can't be changed or deleted")
+    return row
+
+
 @TABLE.add("GET", "/snapshots", query=control.SnapshotsQuery)
 async def get_all_snapshots(call: ApiCall) -> control.PaginatedSnapshots:
     """List snapshots, page by page."""
@@ -89,9 +96,7 @@ async def get_snapshot(call: ApiCall) -> control.SnapshotDto:
 @TABLE.add("DELETE", "/snapshots/{id}")
 async def remove_snapshot(call: ApiCall) -> None:
     """Delete a snapshot; sandboxes created from it stay."""
-    row = _row(call)
-    if row.organisation_id is None:
-        raise Fault(403, "the default snapshot can't be changed or deleted")
+    row = _own_row(call)
     if row.state == "snapshotting":
         raise conflict("the snapshot is still being created")
     await call.server.lifecycle.finish(_remove(call.server.lifecycle, row))
@@ -110,9 +115,7 @@ async def _remove(lifecycle: Lifecycle, row: Snapshot) -> None:
 @TABLE.add("POST", "/snapshots/{id}/deactivate", status=204)
 async def deactivate_snapshot(call: ApiCall) -> None:
     """Deactivate a snapshot: no sandbox can be created from it until it is activated."""
-    row = _row(call)
-    if row.organisation_id is None:
-        raise Fault(403, "the default snapshot can't be changed or deleted")
+    row = _own_row(call)
     if row.state not in ("active", "inactive"):
         raise conflict(f"the snapshot is {row.state}")
     row.state = "inactive"
@@ -132,9 +135,7 @@ async def activate_snapshot(call: ApiCall) -> control.SnapshotDto:
 @TABLE.add("GET", "/snapshots/{id}/build-logs-url")
 async def get_snapshot_build_logs_url(call: ApiCall) -> control.Url:
     """The URL of a snapshot's build log."""
-    row = _row(call)
-    base = call.base_url
-    return control.Url(url=f"{base}/api/snapshots/{row.id}/build-logs")
+    return control.Url(url=f"{call.base_url}/api/snapshots/{_row(call).id}/build-logs")
 
 
 @TABLE.add("GET", "/snapshots/{id}/build-logs")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
 from pathlib import PurePosixPath
 
 from corral.base.files import AsyncFiles
@@ -23,7 +22,7 @@ from corral.errors import (
     SandboxPermissionError,
 )
 from corral.spec import Resources
-from corral.testing.check import Context, check, equal, flat_memory, pieces, raises, repeat, true, write_tree
+from corral.testing.check import Context, broken, check, equal, flat_memory, pieces, raises, repeat, true, write_tree
 
 
 @check("files.read", "The whole content is read back byte for byte, up to 8 MB")
@@ -247,11 +246,6 @@ async def write_is_atomic(box: AsyncSandbox) -> None:
 @check("files.write", "A stream that fails leaves the old content and no partial file")
 async def failed_stream_leaves_the_old_content(box: AsyncSandbox) -> None:
     await box.files.write("file", "old")
-
-    async def broken() -> AsyncIterator[bytes]:
-        yield b"half"
-        raise ZeroDivisionError("of the caller's own")
-
     await raises(ZeroDivisionError, box.files.write("file", broken()))
     await raises(ZeroDivisionError, box.files.write("new", broken()))
     equal(await box.files.read("file"), b"old")

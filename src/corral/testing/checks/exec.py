@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecTimeoutError, ExitError, InvalidCommandError
@@ -172,14 +173,11 @@ async def on_output_gets_everything(box: AsyncSandbox) -> None:
 async def on_output_comes_while_it_runs(box: AsyncSandbox) -> None:
     asked = asyncio.Event()
 
-    async def answer() -> object:
-        await asked.wait()
-        return b"go\n"
+    async def stdin() -> AsyncIterator[bytes]:
+        await asked.wait()  # the program goes on only when its first words were heard
+        yield b"go\n"
 
-    async def stdin() -> object:
-        yield await answer()  # the program is only let go on when its first words were heard
-
-    result = await box.exec("echo ready; cat", stdin=stdin(), on_output=lambda chunk: asked.set())  # type: ignore[arg-type]
+    result = await box.exec("echo ready; cat", stdin=stdin(), on_output=lambda chunk: asked.set())
     equal(result.stdout, "ready\ngo\n")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.spec import make_spec
-from corral.testing.check import Context, check, equal, raises, still_works, true, write_tree
+from corral.testing.check import Context, broken, check, equal, raises, still_works, true, write_tree
 
 BAD_COMMANDS: tuple[Any, ...] = ("", "  \n", [], [""], ["a\0b"], ["ok", "a\0b"], "echo \0", b"true", ["ok", 3], 5, None)
 BAD_TIMEOUTS: tuple[Any, ...] = (0, -1, 0.0, -0.5, math.nan, math.inf, True, "5")
@@ -85,11 +84,6 @@ async def impossible_stdin_is_refused(box: AsyncSandbox) -> None:
 
 @check("1", "An error in the input stream reaches the caller, without a hang")
 async def failing_stdin_reaches_the_caller(box: AsyncSandbox) -> None:
-
-    async def broken() -> AsyncIterator[bytes]:
-        yield b"some"
-        raise ZeroDivisionError("of the caller's own")
-
     await raises(ZeroDivisionError, box.exec(["cat"], stdin=broken()))
     await still_works(box)
 

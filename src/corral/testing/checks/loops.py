@@ -6,7 +6,9 @@ import asyncio
 import atexit
 import contextlib
 import os
+import signal
 import threading
+import traceback
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
@@ -162,15 +164,11 @@ def in_forked_child(work: Callable[[], object]) -> int:
     if child == 0:
         code = 1
         try:
-            import signal
-
             signal.alarm(int(HANG_SECONDS / 3))
             work()
             atexit._run_exitfuncs()  # noqa: SLF001 - all of an exit but the parent's own buffers
             code = 0
         except BaseException:  # noqa: BLE001 - a forked child must always end here
-            import traceback
-
             with contextlib.suppress(OSError):
                 os.write(2, traceback.format_exc().encode())
         finally:

@@ -33,6 +33,7 @@ class Canaries:
     mark: str
     words: tuple[str, ...]
     folders: tuple[str, ...]
+    """Folders of this host that must not be in a sandbox, among them the data folder."""
     _reported: set[str] = field(default_factory=set)
 
     @property

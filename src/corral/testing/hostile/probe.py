@@ -16,6 +16,7 @@ from typing import Literal
 
 from corral.client.sandbox import AsyncSandbox
 from corral.results import ExecResult
+from corral.testing.hostile.canary import Canaries
 
 Area = Literal["files", "kernel", "proc", "resources", "network", "lifetime", "terminal", "lateral"]
 Severity = Literal["escape", "host_leak", "lateral", "host_dos", "neighbour_dos", "info"]
@@ -59,17 +60,14 @@ class Scene:
     """The sandbox after a probe's program has run, for the part of a probe that the host carries out."""
 
     sandbox: AsyncSandbox
-    result: ExecResult
     token: str
-    canary_paths: tuple[str, ...]
-    secrets: tuple[str, ...]
+    canaries: Canaries
     limits: dict[str, int]
-    folders: tuple[str, ...] = ()
-    """Folders of this host that must not be in a sandbox, among them the data folder."""
 
     def find_secret(self, data: bytes) -> str | None:
         """Name the secret of the host that is in the data, if any."""
-        return next((f"a secret of the host came along: {s[:14]}…" for s in self.secrets if s.encode() in data), None)
+        found = (secret for secret in self.canaries.secrets if secret.encode() in data)
+        return next((f"a secret of the host came along: {secret[:14]}…" for secret in found), None)
 
 
 Expect = Callable[[ExecResult, HostView], Finding | None]

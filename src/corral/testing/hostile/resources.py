@@ -238,7 +238,7 @@ async def _record(scene: Scene, box: AsyncSandbox) -> Finding:
     for number, command in enumerate(commands):
         recorded = await box.start_recorded(command, name=f"n{number}", limit_bytes=1 << 40)
         await recorded.wait()
-    for data in scene.folders:
+    for data in scene.canaries.folders:
         folder = Path(data) / "sandboxes" / box.id
         if await asyncio.to_thread(folder.is_dir):
             kept = await asyncio.to_thread(_measure, folder, without=_OWN_STORAGE)

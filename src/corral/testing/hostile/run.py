@@ -201,7 +201,7 @@ class Siege:
             result = await self._execute(probe, sandbox, code, token, on_output, say_when_looked())
             troubles = tuple(await watching) if look.is_set() else None
             if probe.after is not None:
-                after = await probe.after(self._scene(sandbox, result, token))
+                after = await probe.after(Scene(sandbox, token, self.canaries, _limits(sandbox)))
         except SandboxGoneError:
             if not probe.may_end:
                 return breached("the attack ended the sandbox")
@@ -246,10 +246,6 @@ class Siege:
         return await sandbox.exec(
             ["python3", "-", token], stdin=code, user=probe.user, timeout=probe.timeout, on_output=on_output
         )
-
-    def _scene(self, sandbox: AsyncSandbox, result: ExecResult, token: str) -> Scene:
-        planted = self.canaries
-        return Scene(sandbox, result, token, planted.paths, planted.secrets, _limits(sandbox), planted.folders)
 
     async def _look_while_holding(self, probe: Probe, look: asyncio.Event) -> list[str]:
         """While the probe holds resources, check that the host and the neighbour still work."""

@@ -171,7 +171,7 @@ held("laid")
 
 
 async def _race(scene: Scene) -> Finding | None:
-    swapper = await scene.sandbox.start(["python3", "-c", _SWAP, scene.token, scene.canary_paths[0]])
+    swapper = await scene.sandbox.start(["python3", "-c", _SWAP, scene.token, scene.canaries.paths[0]])
     read = refused = 0
     try:
         started = time.monotonic()
@@ -208,7 +208,7 @@ held("laid")
 
 
 async def _unpack(scene: Scene) -> Finding | None:
-    folder = Path(scene.canary_paths[0]).parent
+    folder = Path(scene.canaries.paths[0]).parent
     for members in (
         (("../" * 12 + f"{folder}/planted", b"evil"),),
         ((f"{folder}/planted", b"evil"),),
@@ -305,7 +305,7 @@ _SHOWN = "base"
 
 async def _look_from_the_host(scene: Scene) -> Finding | None:
     """Check, as another user of the host would, that the data folder is closed and its files have the right owners."""
-    folders = [Path(folder) for folder in scene.folders if (Path(folder) / "instance").is_file()]
+    folders = [Path(folder) for folder in scene.canaries.folders if (Path(folder) / "instance").is_file()]
     findings = [await asyncio.to_thread(_judge, folder) for folder in folders]
     return next((finding for finding in findings if finding is not None), None)
 

@@ -63,8 +63,6 @@ async def execute_command(call: ApiCall) -> Any:
         )
     except WorkdirError as error:
         return ExecuteResponse(exit_code=-1, result=f"{error}")
-    except InvalidCommandError as error:
-        raise bad_request(f"{error}") from error
     refuse_timeout(result, body.timeout)
     return _with_output(ExecuteResponse(exit_code=result.exit_code, result=""), result.output_bytes)
 

@@ -68,10 +68,7 @@ async def _each(call: ApiCall, found: Sequence[RecordInfo]) -> AsyncGenerator[li
 @TABLE.add("POST", "/process/pty", body=wire.PtyCreateRequest, status=201)
 async def create_pty_session(call: ApiCall) -> wire.PtyCreateResponse:
     """Create a terminal."""
-    body = call.body
-    terminal = await _open(
-        call.sandbox, name=body.id, cwd=body.cwd, envs=body.envs or {}, rows=body.rows, columns=body.cols
-    )
+    terminal = await _open(call.sandbox, call.body, envs=call.body.envs or {})
     return wire.PtyCreateResponse(session_id=terminal.name)
 
 
@@ -123,10 +120,10 @@ async def _to_wire(handle: Handle, terminal: Terminal, found: RecordInfo | None 
 
 
 async def _open(
-    handle: Handle, *, name: str | None, cwd: str | None, envs: Mapping[str, str], rows: int | None, columns: int | None
+    handle: Handle, wanted: wire.PtyCreateRequest | wire.PtyCreateQuery, *, envs: Mapping[str, str]
 ) -> Terminal:
     box = handle.box
-    name = name or secrets.token_hex(8)
+    name = wanted.id or secrets.token_hex(8)
     if name in (".", ".."):
         raise bad_request(f"{name!r} is not a valid terminal name")
     taken = [info for info in await box.list_recorded() if info.name.startswith(terminal_prefix)]
@@ -143,11 +140,11 @@ async def _open(
         terminal = await Terminal.open(
             box,
             name,
-            cwd=handle.resolve(cwd or "."),
+            cwd=handle.resolve(wanted.cwd or "."),
             env=handle.environment(envs),
             user=handle.program_user,
-            rows=rows or _ROWS,
-            columns=columns or _COLUMNS,
+            rows=wanted.rows or _ROWS,
+            columns=wanted.cols or _COLUMNS,
         )
     except NameTakenError as error:
         raise conflict(f"a terminal named {name!r} already exists", code="CONFLICT") from error
@@ -162,11 +159,7 @@ async def _open(
 async def create_connect_pty_session(call: ApiCall) -> web.StreamResponse:
     """Create a terminal and connect to it."""
     socket = Socket(call, protocols=_echoed(call))
-    query = call.query
-    terminal = await _open(
-        call.sandbox, name=query.id, cwd=query.cwd, envs=_offered_envs(call), rows=query.rows, columns=query.cols
-    )
-    return await _watch(call, socket, terminal)
+    return await _watch(call, socket, await _open(call.sandbox, call.query, envs=_offered_envs(call)))
 
 
 @TABLE.add("GET", _ONE + "/connect", websocket=True, answers={})
