@@ -1,6 +1,7 @@
 """Contests that are interrupted, and resumed."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.errors import JudgeError, RunFolderError
-from corral.forge import Contest, ForgeEvent, Judge, race, read_run
+from corral.forge import Candidate, Contest, ForgeEvent, Judge, Seat, race, read_run
 from corral.forge.judge.rounds import PythonScore
 from corral.forge.judge.work import Work
 
@@ -114,3 +115,31 @@ async def test_judge_that_failed_is_mended_and_the_run_resumed(tmp_path: Path) -
     assert (tmp_path / "run/a/artifact.md").read_text() == made
     with pytest.raises(RunFolderError, match="judge differ"):
         await first.run(resume=tmp_path / "run")
+
+
+class Writer:
+    """A candidate that is a callable object."""
+
+    async def __call__(self, seat: Seat) -> None:
+        await seat.sandbox.files.write(seat.output, b"done")
+
+
+@pytest.mark.parametrize(("recorded", "is_resumed"), [(None, True), ("0" * 64, False)])
+async def test_an_unrecorded_hash_of_an_agent_is_unknown(
+    tmp_path: Path, recorded: str | None, is_resumed: bool
+) -> None:
+    """Earlier releases recorded null for callable objects."""
+    contest = Contest([Candidate.agent(Writer(), id="agent")], "goal", artifacts_dir=tmp_path)
+    await contest.run(run_id="run")
+    file = tmp_path / "run" / "run.json"
+    definition = json.loads(file.read_text())
+    source = definition["candidates"][0]["source"]
+    known, source["sha256"] = source["sha256"], recorded
+    assert known
+    file.write_text(json.dumps(definition))
+    if is_resumed:
+        await contest.run(resume=tmp_path / "run")
+        assert json.loads(file.read_text())["candidates"][0]["source"]["sha256"] == known
+    else:
+        with pytest.raises(RunFolderError, match="candidate agent differ"):
+            await contest.run(resume=tmp_path / "run")

@@ -279,7 +279,7 @@ class AsyncFiles(ABC):
             SandboxFileNotFoundError: for `path`.
         """
         search = TextSearch(self.at(path), pattern, include, ignore_case, fixed, hidden)
-        return await self._replace(search, encode(new))
+        return await self._replace(search, encode(new, what="new"))
 
     async def remove(self, path: PathLike, *, recursive: bool = False, missing_ok: bool = False) -> None:
         """Delete. Raises: SandboxFileNotFoundError; SandboxFileExistsError for a folder that is not empty."""
@@ -378,7 +378,7 @@ class AsyncFiles(ABC):
             SandboxLinkError: a part of a `FollowedPath` became a link.
         """
         target = self.at(path)
-        before, after = encode(old), encode(new)
+        before, after = encode(old, what="old"), encode(new, what="new")
         if not before:
             raise EditError("the text to replace is empty", path=target, op="edit", hint="pass the text to replace")
         return await self._edit(target, before, after, replace_all=replace_all, expected_sha256=expected_sha256)
@@ -591,19 +591,21 @@ def too_many(path: str, most: int, *, sandbox_id: str | None, op: str) -> Sandbo
     )
 
 
-def encode(text: str | bytes) -> bytes:
-    """Bytes unchanged, text as UTF-8 (surrogates stand for bytes that are not UTF-8)."""
-    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
+def encode(text: str | bytes, *, what: str = "text") -> bytes:
+    """Bytes unchanged, text as UTF-8 (surrogates stand for bytes that are not UTF-8). Raises: TypeError."""
+    if isinstance(text, str):
+        return text.encode("utf-8", "surrogateescape")
+    if isinstance(text, bytes | bytearray | memoryview):  # not whatever bytes() takes: bytes(5) is five NUL bytes
+        return bytes(text)
+    raise TypeError(f"{what} must be a string or bytes, not {type(text).__name__}")
 
 
 def check_content(content: bytes | str | AsyncIterable[bytes]) -> bytes | AsyncIterable[bytes]:
     """The content to write: bytes, or a stream of them. Raises: TypeError."""
     if isinstance(content, AsyncIterable):
         return content
-    if isinstance(content, str):
+    if isinstance(content, str | bytes | bytearray | memoryview):
         return encode(content)
-    if isinstance(content, bytes | bytearray | memoryview):
-        return bytes(content)
     raise TypeError(f"content must be bytes, a string or an async iterable of bytes, not {type(content).__name__}")
 
 

@@ -361,7 +361,7 @@ class AsyncProcess(ABC):
 
     @abstractmethod
     async def close_stdin(self) -> None:
-        """Close its stdin. On a terminal: send the end-of-file character."""
+        """Close its stdin, if it has one that is open. On a terminal: send the end-of-file character."""
 
     @abstractmethod
     async def _signal(self, number: int) -> None:

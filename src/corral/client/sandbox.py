@@ -518,6 +518,7 @@ class AsyncSandbox:
     @_takes(LimitOptions)
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         """Change limits; those not given stay. Raises: SpecError; CapabilityError if one can't be changed."""
+        check_keywords(limits, LimitOptions, "resize")
         await self._open.resize(**limits)
 
     async def expose(self, port: int) -> str:

@@ -16,7 +16,7 @@ from corral.errors import CapabilityError, SandboxGoneError
 from corral.paths import inside
 from corral.protocol import Command, DetachedOptions
 from corral.sessions.detached import DetachedProgram, choose
-from corral.spec import USER, Spec, check_argv, check_env
+from corral.spec import USER, Spec, check_argv, check_env, check_keywords
 
 _PREFIX = "corral-kept-"  # as release 0.1 named them: its programs are found
 _NAME = re.compile(re.escape(_PREFIX) + r"(\d{1,9})")
@@ -32,6 +32,7 @@ class _Found(DetachedProgram):
 
 async def start(remote: Remote, spec: Spec, command: Command, **options: Unpack[DetachedOptions]) -> int:
     """Start a program; returns its number."""
+    check_keywords(options, DetachedOptions, "start_detached")
     cwd, env, user, timeout = options.get("cwd"), options.get("env") or {}, options.get("user"), options.get("timeout")
     if user not in (None, USER, "1000"):
         raise CapabilityError(f"user={user!r}: the service runs every program as the same user", op="exec")

@@ -21,6 +21,7 @@ from corral.engine.state import is_held
 from corral.errors import NameTakenError, NotRecordedError
 from corral.protocol import Command, DetachedOptions
 from corral.sessions.detached import DetachedProgram, choose
+from corral.spec import check_keywords
 
 MAX_PROGRAMS = 900
 """Beyond this, the oldest ended program is forgotten. A keeper has 1,000 records in all."""
@@ -40,6 +41,7 @@ class _Found(DetachedProgram):
 
 async def start(box: AsyncSandbox, data_folder: Path, command: Command, **options: Unpack[DetachedOptions]) -> int:
     """Start a program; returns its number."""
+    check_keywords(options, DetachedOptions, "start_detached")
     programs = list_all(data_folder, box.id)
     number = max([0, *(program.number for program in programs)]) + 1
     ended = [program for program in programs if not program.running]

@@ -20,7 +20,8 @@ ARTIFACT = "artifact"
 class SandboxBench:
     """Sandboxes of one backend, each created from the same spec, used by one judge, and closed.
 
-    `prepare` runs in each before any file of a candidate is in it. The bench itself needs no closing.
+    `timeout`, also an attribute, is in seconds for one command. `prepare` runs in each before any file of a candidate
+    is in it. The bench itself needs no closing.
     """
 
     def __init__(

@@ -297,6 +297,18 @@ async def edit_preserves_every_other_byte(files: AsyncFiles) -> None:
     true((await files.read("file")).endswith(b"\n at the end"), "text may be removed")
 
 
+@check("files.edit", "edit and replace take text and bytes, nothing else, and a refused call changes nothing")
+async def edit_refuses_other_types(files: AsyncFiles) -> None:
+    await files.write("file", b"\0\0\0\0\0 five")
+    for wrong in (5, None, [0]):  # bytes(5) would be five NUL bytes
+        await raises(TypeError, files.edit("file", wrong, "x"))  # type: ignore[arg-type]
+        await raises(TypeError, files.edit("file", "five", wrong))  # type: ignore[arg-type]
+        await raises(TypeError, files.replace("five", wrong))  # type: ignore[arg-type]
+    equal(await files.read("file"), b"\0\0\0\0\0 five")
+    await files.edit("file", bytearray(b"five"), memoryview(b"six"))  # type: ignore[arg-type]
+    equal(await files.read("file"), b"\0\0\0\0\0 six")
+
+
 @check("files.edit", "A text that is missing, or there more than once, is EditError with the count",
        raises="EditError SandboxFileNotFoundError")  # fmt: skip
 async def edit_needs_exactly_one_place(files: AsyncFiles) -> None:

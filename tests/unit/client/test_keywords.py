@@ -1,0 +1,36 @@
+"""Unknown keywords: Python accepts them where a method has `**options`, so each method refuses them itself."""
+
+from typing import Any, cast
+
+import pytest
+
+from corral import AsyncSandbox
+from corral.backends.daytona import detached as on_daytona
+from corral.backends.embedded import detached as on_embedded
+from corral.backends.memory import MemoryBackend
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [
+        ("exec", ["true"]),
+        ("run_code", ["1"]),
+        ("start", ["true"]),
+        ("start_recorded", ["true"]),
+        ("open_session", ["a"]),
+        ("open_pty", ["a"]),
+        ("resize", []),
+    ],
+)
+async def test_a_sandbox_refuses_unknown_keywords(method: str, args: list[str]) -> None:
+    """Also for an operation that the backend does not support: a typing error is reported as one."""
+    async with AsyncSandbox(backend=MemoryBackend()) as box:
+        with pytest.raises(TypeError, match="unexpected keyword argument 'tiemout'"):
+            await getattr(box, method)(*args, tiemout=5, **({"name": "a"} if method == "start_recorded" else {}))
+
+
+@pytest.mark.parametrize("module", [on_daytona, on_embedded])
+@pytest.mark.parametrize("keyword", ["tiemout", "pty"])
+async def test_detached_programs_refuse_unknown_keywords(module: Any, keyword: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'"):
+        await module.start(cast(Any, None), cast(Any, None), "true", **{keyword: 5})
