@@ -81,6 +81,11 @@ class TextSearch:
     fixed: bool
     hidden: bool
 
+    def __post_init__(self) -> None:
+        for what, value in (("pattern", self.pattern), ("include", self.include or "")):
+            if not isinstance(value, str):
+                raise TypeError(f"{what} must be a string, not {type(value).__name__}")
+
     def compile(self) -> re.Pattern[bytes]:
         """Raises: RefusedError for an invalid regular expression."""
         return compile_pattern(self.pattern, fixed=self.fixed, ignore_case=self.ignore_case)

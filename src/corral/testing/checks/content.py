@@ -297,13 +297,16 @@ async def edit_preserves_every_other_byte(files: AsyncFiles) -> None:
     true((await files.read("file")).endswith(b"\n at the end"), "text may be removed")
 
 
-@check("files.edit", "edit and replace take text and bytes, nothing else, and a refused call changes nothing")
+@check("files.edit", "edit, replace and grep refuse what is neither text nor bytes, and a refused call changes nothing")
 async def edit_refuses_other_types(files: AsyncFiles) -> None:
     await files.write("file", b"\0\0\0\0\0 five")
     for wrong in (5, None, [0]):  # bytes(5) would be five NUL bytes
         await raises(TypeError, files.edit("file", wrong, "x"))  # type: ignore[arg-type]
         await raises(TypeError, files.edit("file", "five", wrong))  # type: ignore[arg-type]
         await raises(TypeError, files.replace("five", wrong))  # type: ignore[arg-type]
+        await raises(TypeError, files.replace(wrong, "x"))  # type: ignore[arg-type]
+        await raises(TypeError, files.grep(wrong))  # type: ignore[arg-type]
+    await raises(TypeError, files.grep("five", include=5))  # type: ignore[arg-type]
     equal(await files.read("file"), b"\0\0\0\0\0 five")
     await files.edit("file", bytearray(b"five"), memoryview(b"six"))  # type: ignore[arg-type]
     equal(await files.read("file"), b"\0\0\0\0\0 six")
