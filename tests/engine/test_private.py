@@ -5,12 +5,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend
+from corral.backends.embedded.ground import Grounds
 from corral.backends.embedded.settings import HostTools
 from corral.engine.base import Tool
 from corral.engine.private import FRESH_SECONDS, name_of
@@ -32,22 +33,30 @@ def shown(tmp_path: Path) -> Path:
     return folder
 
 
-class Showing(EmbeddedBackend):
+class Showing(Grounds):
     """Shows one more folder under its own name, as /usr is shown."""
 
-    folder: Path
+    def __init__(self, data_folder: Path, shown: Path) -> None:
+        super().__init__(data_folder)
+        self._shown = Tool(str(shown), str(shown))
 
-    async def _find_tools(self, spec: Spec) -> tuple[HostTools, Sequence[Tool]]:
-        tools, extra = await super()._find_tools(spec)
-        return tools, [*extra, Tool(str(self.folder), str(self.folder))]
+    async def _find_tools(self, spec: Spec) -> HostTools:
+        tools = await super()._find_tools(spec)
+        description = replace(tools.description, tools=(*tools.description.tools, self._shown))
+        return replace(tools, description=description)
+
+
+def show(shown: Path, data_folder: Path) -> EmbeddedBackend:
+    backend = EmbeddedBackend(data_folder=data_folder)
+    backend.grounds = Showing(data_folder, shown)
+    return backend
 
 
 @pytest.mark.needs_root
 @pytest.mark.needs_userns
 async def test_root_inside_reads_what_everybody_may_read_and_nothing_else(shown: Path, tmp_path: Path) -> None:
     os.chown(shown / "open" / "secret", 1000, 1000)  # an id that is the code's own inside
-    backend = Showing(data_folder=tmp_path / "data")
-    backend.folder = shown
+    backend = show(shown, tmp_path / "data")
     async with await backend.create(Spec()) as box:
         for user in ("root", None):
             seen = await box.exec("cat */* link; ls closed", cwd=str(shown), user=user)

@@ -65,7 +65,7 @@ def test_suite_covers_every_area_with_unique_probes() -> None:
 
 def test_probe_without_a_defence_is_refused() -> None:
     with pytest.raises(ValueError, match="the defence that stops it"):
-        Probe("name", "files", "escape", "", "print(1)")
+        Probe("name", "escape", "", "print(1)", area="files")
 
 
 @pytest.mark.parametrize("probe", [probe for probe in ALL if probe.area == "network"], ids=lambda probe: probe.name)

@@ -235,7 +235,7 @@ def test_every_step_in_the_source_is_tried() -> None:
     alone = re.findall(r'steps\.reached\("(.*)"\)', source)
     shared = re.findall(r'steps\.reached\(f"{change}:(.*)"\)', source)
     assert len(re.findall(r"steps\.reached\(", source)) == len(alone) + len(shared)
-    changes = re.findall(r'_changing\(sandbox, "(\w+)"', source)
+    changes = re.findall(r'_changing\(\s*sandbox, "(\w+)"', source)
     found = alone + [f"{change}:{moment}" for change in changes for moment in shared]
     assert sorted(found) == sorted(f"{family}:{moment}" for family, moments in MOMENTS.items() for moment in moments)
     assert {operation.family for operation in OPERATIONS.values()} == set(MOMENTS)

@@ -189,7 +189,12 @@ def _as_much_as_allowed() -> Iterator[None]:
 def _receive_raw(sock: socket.socket, max_descriptors: int) -> tuple[bytes, list[int]]:
     space = socket.CMSG_SPACE(max_descriptors * 4)
     try:
-        data, ancillary, flags, _ = sock.recvmsg(MAX_INLINE_BYTES + 64, space, socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, ancillary, flags, _ = sock.recvmsg(MAX_INLINE_BYTES + 64, space, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            # The peer has closed without reading our last message. The kernel says so once, and before what the peer
+            # had sent, which is still there: the end of a program that we were about to kill.
+            data, ancillary, flags, _ = sock.recvmsg(MAX_INLINE_BYTES + 64, space, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:
         return b"", []
     descriptors = array.array("i")

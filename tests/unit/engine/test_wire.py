@@ -216,3 +216,14 @@ def test_closing_descriptors_twice_is_no_error() -> None:
     descriptor = os.dup(0)
     wire.close_all([descriptor])
     wire.close_all((descriptor,))
+
+
+def test_what_the_peer_sent_before_it_closed_is_received_although_it_left_a_message_unread() -> None:
+    """The kernel reports the unread message first: a kill that comes as the program ends must not hide its end."""
+    ours, theirs = wire.make_pair()
+    with ours:
+        wire.send(ours, {"op": "kill"})
+        wire.send(theirs, {"ended": True})
+        theirs.close()
+        assert wire.receive(ours) == ({"ended": True}, [])
+        assert wire.receive(ours) is None
