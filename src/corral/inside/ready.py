@@ -141,8 +141,9 @@ class Loop(Ready):
             self._call(callback)
         now = time.monotonic()
         for key in [key for key, (moment, _) in self._timers.items() if moment <= now]:
-            _, callback = self._timers.pop(key)
-            self._call(callback)
+            due = self._timers.pop(key, None)
+            if due is not None:  # else a callback before it has cancelled it
+                self._call(due[1])
 
 
 class _Poll:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral.inside.ready import Ready
+from corral.inside.ready import Loop, Ready
 
 Pipe = tuple[int, int]
 
@@ -75,3 +75,17 @@ def test_what_is_held_waits(pipes: list[Pipe]) -> None:
     ready.unwatch(one)
     ready.unwatch(two)
     assert not ready.serve(0)
+
+
+def test_a_timer_that_is_due_can_be_cancelled_by_another_one() -> None:
+    """Both are due in the same turn; an error here would end the thread that reads every program's output."""
+    loop, called = Loop(), []
+
+    def cancel_the_other() -> None:
+        called.append("first")
+        loop.cancel("second")
+
+    loop.call_at("first", 0.0, cancel_the_other)
+    loop.call_at("second", 0.0, lambda: called.append("second"))
+    loop.turn(0.0)
+    assert called == ["first"]
