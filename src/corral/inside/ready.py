@@ -81,6 +81,10 @@ class Ready:
         with contextlib.suppress(OSError):
             self._poll.unregister(descriptor)
 
+    def hand_over(self, descriptor: int, callback: Callable[[], None]) -> None:
+        """Call back another one from now on, for a watched descriptor; what is ready now is reported to neither."""
+        self._callbacks[descriptor] = callback
+
     def hold(self, descriptor: int) -> None:
         """Do not call back until `release`; data waits in the descriptor."""
         self._poll.unregister(descriptor)

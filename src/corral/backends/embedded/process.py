@@ -122,8 +122,8 @@ def _drop_rest(descriptor: int, reading: OutputReading, pump: Pump) -> None:
             pump.unwatch(descriptor)
             os.close(descriptor)
 
-    pump.unwatch(descriptor)
-    pump.watch(descriptor, read, edge=True)
+    pump.hand_over(descriptor, read)
+    read()
 
 
 class EmbeddedProcess(AsyncProcess):
@@ -187,8 +187,6 @@ class EmbeddedProcess(AsyncProcess):
         if self._request.timeout is not None:
             self._pump.call_at(self, self._begun + self._request.timeout + _GRACE_SECONDS, self._not_in_time)
         self._pump.watch(channel.fileno(), self._hear, edge=True)
-        # An end that came before the channel was watched triggers no event: look once.
-        self._pump.again(self._hear)
 
     def abandon(self) -> None:
         """Clean up after a program that was not started."""
