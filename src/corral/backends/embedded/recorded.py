@@ -137,19 +137,13 @@ class EmbeddedRecorded(Recorded):
             answer, descriptors = await self._ask({"op": "record", "do": "stdin", "number": self._number})
         if len(descriptors) != 1:
             wire.close_all(descriptors)
-            self._check(answer, operation)
+            check_answer(answer, name=self._name, sandbox_id=self._sandbox_id, op=operation)
             raise stdin_closed(self._sandbox_id)
         return descriptors[0]
 
     async def _do(self, operation: str, **details: object) -> wire.Message:
-        message = {"op": "record", "do": operation, "number": self._number, **details}
-        with mapped(sandbox_id=self._sandbox_id, op=operation):
-            answer, descriptors = await self._ask(message)
-        wire.close_all(descriptors)
-        return self._check(answer, operation)
-
-    def _check(self, answer: wire.Message, operation: str) -> wire.Message:
-        return check_answer(answer, name=self._name, sandbox_id=self._sandbox_id, op=operation)
+        about = {"do": operation, "number": self._number, **details}
+        return await _request(self._ask, about, name=self._name, sandbox_id=self._sandbox_id, op=operation)
 
     async def _missing(self) -> Exception:
         """The error for a record without a folder: it was forgotten, or the sandbox is gone."""
@@ -189,10 +183,7 @@ async def start(
 
 async def find(ask: Ask, folder: Path, name: str, *, sandbox_id: str) -> EmbeddedRecorded:
     """A recorded program by name. Raises: NotRecordedError, SandboxGoneError."""
-    with mapped(sandbox_id=sandbox_id, op="find_recorded"):
-        answer, descriptors = await ask({"op": "record", "do": "find", "name": name})
-    wire.close_all(descriptors)
-    about = check_answer(answer, name=name, sandbox_id=sandbox_id, op="find_recorded")
+    about = await _request(ask, {"do": "find", "name": name}, name=name, sandbox_id=sandbox_id, op="find_recorded")
     return EmbeddedRecorded(ask, folder, about, sandbox_id=sandbox_id)
 
 
@@ -201,10 +192,8 @@ async def list_all(ask: Ask, *, sandbox_id: str) -> list[RecordInfo]:
     found: list[RecordInfo] = []
     after = 0
     while True:
-        with mapped(sandbox_id=sandbox_id, op="list_recorded"):
-            answer, descriptors = await ask({"op": "record", "do": "list", "after": after})
-        wire.close_all(descriptors)
-        page = check_answer(answer, name="", sandbox_id=sandbox_id, op="list_recorded")["records"]
+        about = {"do": "list", "after": after}
+        page = (await _request(ask, about, name="", sandbox_id=sandbox_id, op="list_recorded"))["records"]
         if not page:
             return found
         for about in page:
@@ -223,6 +212,14 @@ async def list_all(ask: Ask, *, sandbox_id: str) -> list[RecordInfo]:
 
 def _entry(frame: Frame) -> Entry:
     return Entry(frame.offset, cast("EntryKind", frame.kind), frame.data, frame.at, frame.next_offset)
+
+
+async def _request(ask: Ask, about: wire.Message, *, name: str, sandbox_id: str, op: str) -> wire.Message:
+    """Returns the keeper's answer to a request about records. Raises: as `check_answer`; SandboxGoneError."""
+    with mapped(sandbox_id=sandbox_id, op=op):
+        answer, descriptors = await ask({"op": "record", **about})
+    wire.close_all(descriptors)
+    return check_answer(answer, name=name, sandbox_id=sandbox_id, op=op)
 
 
 def check_answer(answer: wire.Message, *, name: str, sandbox_id: str, op: str) -> wire.Message:
