@@ -332,6 +332,11 @@ def became_a_link(path: str, *, sandbox_id: str | None, op: str) -> SandboxLinkE
     )
 
 
+def gone(sandbox_id: str | None, *, op: str | None = None, text: str = "the sandbox has ended") -> SandboxGoneError:
+    """The error for a sandbox that has ended."""
+    return SandboxGoneError(text, sandbox_id=sandbox_id, op=op, hint="make a new one")
+
+
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:
     """The hint for an unknown name: the most similar known one; `otherwise` if none is similar."""
     near = difflib.get_close_matches(name, list(known), n=1)

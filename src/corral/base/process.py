@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from corral.concurrency.waiting import cancel_all
-from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, WorkdirError
+from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, WorkdirError, gone
 from corral.protocol import OnOutput, SpawnRequest, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
@@ -446,6 +446,10 @@ class AsyncProcess(ABC):
             subscribers = list(self._subscribers)
         for subscriber in subscribers:
             subscriber.push(None)
+
+    def end_gone(self, text: str = "the sandbox ended while a program was running") -> None:
+        """Report that the sandbox has ended."""
+        self.finish(gone(self._sandbox_id, op="exec", text=text))
 
     # What is the same for all.
 

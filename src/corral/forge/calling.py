@@ -59,6 +59,20 @@ async def call(function: Callable[..., Any], *values: object, timeout: float, wh
         raise JudgeError(f"{who} took more than {timeout:g} s", judge=who, hint="give it more time") from error
 
 
+async def ask_judge(
+    function: Callable[..., Any], *values: object, timeout: float, who: str, candidate: str, about: str = ""
+) -> Any:
+    """As `call`, for a function that judges a candidate. Raises: JudgeError for anything that it raises."""
+    try:
+        return await call(function, *values, timeout=timeout, who=who)
+    except JudgeError as error:
+        error.candidate = error.candidate or candidate
+        raise
+    except Exception as error:
+        why = f"{about}{type(error).__name__}: {str(error)[:500]}"
+        raise JudgeError(why, candidate=candidate, hint="correct the function and resume the run") from error
+
+
 async def call_in_thread(function: Callable[..., Any], *values: object, name: str) -> Any:
     """Call a function in a daemon thread: if it hangs, it does not keep the program from ending.
 

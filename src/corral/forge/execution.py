@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, cast
 
+from corral.base.process import Ending
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
 from corral.errors import (
@@ -40,15 +41,10 @@ _BACKLOG_BYTES = 1024 * 1024
 """How much output is kept of a program that prints faster than we read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
+@dataclass(frozen=True, slots=True)
+class RunEnd(Ending):
     """How a run ended."""
 
-    exit_code: int
-    reason: EndReason
-    usage: Usage
-    signal: int | None = None
-    limit: str | None = None
     said: str = ""
     """Why it failed, if that is known better than from its log."""
 
@@ -83,9 +79,7 @@ async def run_source(
         await process.end_rest()  # background processes must not go on changing the artifact
     finally:
         await process.aclose()
-    return RunEnd(
-        exit_code=result.exit_code, reason=result.reason, usage=result.usage, signal=result.signal, limit=result.limit
-    )
+    return RunEnd(result.exit_code, result.reason, result.usage, signal=result.signal, limit=result.limit)
 
 
 async def _run_agent(
@@ -115,13 +109,13 @@ async def _run_agent(
         exit_code, said = 1, str(error)
     wall = time.perf_counter() - begun
     if box.closed:
-        return RunEnd(exit_code=exit_code or 1, reason=reason, usage=Usage(wall), said=said or "it closed its sandbox")
+        return RunEnd(exit_code or 1, reason, Usage(wall), said=said or "it closed its sandbox")
     after = await box.usage()
     cpu = None
     if after.cpu_seconds is not None and before.cpu_seconds is not None:
         cpu = after.cpu_seconds - before.cpu_seconds
     usage = Usage(wall, cpu, after.peak_memory_bytes, ("counted for the whole sandbox, without the function itself",))
-    return RunEnd(exit_code=exit_code, reason=reason, usage=usage, said=said)
+    return RunEnd(exit_code, reason, usage, said=said)
 
 
 class _AgentError(Exception):

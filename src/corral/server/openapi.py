@@ -11,6 +11,7 @@ import msgspec
 
 from corral.server.routing import Route
 from corral.server.tables import all_routes
+from corral.server.wire.base import Answer
 from corral.server.wire.control import ErrorResponse
 
 REF = "#/components/schemas/{name}"
@@ -25,6 +26,8 @@ def document(version: str) -> bytes:
     routes = list(all_routes())
     kinds = _kinds(route for _, route in routes)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
+    for kind in Answer.__subclasses__():
+        components[kind.__name__]["required"] = list(components[kind.__name__]["properties"])
     by_kind = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for path, route in routes:

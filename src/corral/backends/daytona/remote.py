@@ -14,7 +14,7 @@ from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
 from corral.backends.daytona.terminal import Terminal, lost_inside
 from corral.base.agent.channel import Channel, Channels
-from corral.errors import BackendError, CorralError, SandboxGoneError
+from corral.errors import BackendError, CorralError, SandboxGoneError, gone
 
 if TYPE_CHECKING:
     from daytona import AsyncSandbox as SdkSandbox
@@ -41,10 +41,7 @@ class Remote:
     def check(self, op: str) -> None:
         """Raises: SandboxGoneError if it is known to have ended."""
         if self.gone:
-            raise self._gone_error(op)
-
-    def _gone_error(self, op: str) -> SandboxGoneError:
-        return SandboxGoneError("the sandbox has ended", sandbox_id=self.id, op=op, hint="make a new one")
+            raise gone(self.id, op=op)
 
     async def call(
         self, work: Callable[[SdkSandbox], Awaitable[T]], *, op: str, safe: bool = False, finish: bool = False
@@ -93,7 +90,7 @@ class Remote:
         except ServiceError as refusal:
             if refusal.status != 404:
                 return BackendError(f"lost the connection to the service: {refusal.message}", sandbox_id=self.id, op=op)
-            error = self._gone_error(op)
+            error = gone(self.id, op=op)
         if type(error) is SandboxGoneError:
             self.gone = True
         return error

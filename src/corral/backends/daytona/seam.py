@@ -24,6 +24,7 @@ from corral.errors import (
     SandboxPausedError,
     SandboxStoppedError,
     SpecError,
+    gone,
 )
 
 T = TypeVar("T")
@@ -152,7 +153,7 @@ def state_error(state: str | None, *, sandbox_id: str, op: str) -> CorralError |
         return SandboxPausedError("the sandbox is paused", hint="resume() it", **where)
     if state in ("error", "build_failed"):
         return SandboxError("the sandbox is in the error state", hint="look at the service's dashboard", **where)
-    return SandboxGoneError("the sandbox has ended", hint="make a new one", **where)
+    return gone(**where)
 
 
 async def repeat(call: Callable[[], Awaitable[T]], *, safe: bool, first: bool = False) -> T:

@@ -25,6 +25,7 @@ from corral.backends.docker.container import (
     is_orphan,
     load_spec,
     make_config,
+    resized,
 )
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi, Json, make_entry, make_tar
@@ -32,13 +33,13 @@ from corral.backends.docker.enter import FOLDER, make_key
 from corral.backends.docker.images import ensure_image
 from corral.backends.docker.keeping import OWN_IMAGES, STOPPED, Keeping
 from corral.backends.docker.link import LinkHolder
-from corral.backends.docker.sandbox import NAME, DockerSandbox, resized
-from corral.backends.docker.seam import gone, mapped
+from corral.backends.docker.sandbox import NAME, DockerSandbox
+from corral.backends.docker.seam import mapped
 from corral.backends.docker.settings import DEFAULT_IMAGE, DEFAULT_MEMORY_BYTES, Isolation, Settings, find_host
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal
 from corral.concurrency.tokens import TokenBook
-from corral.errors import BackendUnavailableError, SandboxStoppedError
+from corral.errors import BackendUnavailableError, SandboxStoppedError, gone
 from corral.protocol import Backend, OnEvent
 from corral.results import Capabilities, SandboxInfo, SnapshotInfo
 from corral.spec import LimitOptions, Spec, as_another, check_name

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any
 from corral.backends.docker.enter import make_mount, open_to_key
 from corral.backends.docker.insidescripts import KEEPER
 from corral.backends.docker.settings import Settings
-from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
+from corral.errors import CapabilityError, SpecError
+from corral.spec import Lifetime, LimitOptions, NetworkPolicy, Resources, Spec, given_limits
 
 LABEL = "dev.corral.sandbox"
 SPEC_LABEL = "dev.corral.spec"
@@ -153,6 +154,17 @@ def make_limits(resources: Resources, settings: Settings) -> dict[str, Any]:
         "NanoCpus": int(resources.cpus * 1e9),
         "PidsLimit": resources.processes,
     }
+
+
+def resized(resources: Resources, limits: LimitOptions, *, sandbox_id: str) -> Resources:
+    """The new limits. Raises: SpecError; CapabilityError for the disk, whose size is fixed when it is created."""
+    if limits.get("disk_bytes") is not None:
+        raise CapabilityError("Docker can't resize a disk", sandbox_id=sandbox_id, op="resize")
+    try:
+        return replace(resources, **given_limits(limits))
+    except SpecError as error:
+        error.sandbox_id = sandbox_id
+        raise
 
 
 def make_config(

@@ -15,10 +15,10 @@ from aiodocker.exceptions import DockerError
 from corral.backends.docker.engine_api import Duplex
 from corral.backends.docker.enter import ROOT, ask_who, enter, explain, parse_who
 from corral.backends.docker.insidescripts import CALL_VARIABLE, launch, part_env
-from corral.backends.docker.seam import gone, is_gone, mapped, says_no_user
+from corral.backends.docker.seam import is_gone, mapped, says_no_user
 from corral.base.process import AsyncProcess, Ending
 from corral.concurrency.waiting import cancel_all
-from corral.errors import BackendUnavailableError, CorralError, ExecError, InvalidCommandError
+from corral.errors import BackendUnavailableError, CorralError, ExecError, InvalidCommandError, gone
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
 
@@ -315,10 +315,9 @@ class DockerProcess(AsyncProcess):
             self._go.set()
             self._io.spawn(self._sandbox.end_call(self))
 
-    def end_gone(self) -> None:
-        """Report that the sandbox has ended."""
+    def end_gone(self, text: str = "the sandbox has ended") -> None:
         self._go.set()
-        self.finish(gone(self._sandbox.id, op="exec"))
+        super().end_gone(text)
 
     async def end_rest(self) -> None:
         await self._io.arun(self._sandbox.end_call(self, final=False))

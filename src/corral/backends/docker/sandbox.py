@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from aiodocker.exceptions import DockerError
 
 from corral.backends.docker.agent import ExecTransport
-from corral.backends.docker.container import Standing, make_limits
+from corral.backends.docker.container import Standing, make_limits, resized
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.enter import Who
@@ -24,7 +24,7 @@ from corral.backends.docker.insidescripts import KILLER, SIGNALLER
 from corral.backends.docker.keeping import Keeping
 from corral.backends.docker.link import LinkHolder
 from corral.backends.docker.process import DockerProcess
-from corral.backends.docker.seam import gone, is_gone, mapped
+from corral.backends.docker.seam import is_gone, mapped
 from corral.base.agent.channel import Channel, Channels
 from corral.base.agent.process import AgentProcess
 from corral.base.files import AsyncFiles, Message
@@ -33,11 +33,11 @@ from corral.base.taskfiles import TaskFiles, file_task, task_request
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
-from corral.errors import CapabilityError, CorralError, ExecError, SandboxPausedError, SandboxStoppedError, SpecError
+from corral.errors import CapabilityError, CorralError, ExecError, SandboxPausedError, SandboxStoppedError, gone
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxUsage
-from corral.spec import Lifetime, LimitOptions, Resources, Spec, as_another, check_name, given_limits
+from corral.spec import Lifetime, LimitOptions, Spec, as_another, check_name
 
 NAME = "docker"
 _END_SECONDS = 6.0
@@ -462,17 +462,6 @@ class DockerSandbox(SandboxPrimitives):
 
         with mapped(op=op, sandbox_id=self.id):
             await self.io.arun(ask())
-
-
-def resized(resources: Resources, limits: LimitOptions, *, sandbox_id: str) -> Resources:
-    """The new limits. Raises: SpecError; CapabilityError for the disk, whose size is fixed when it is created."""
-    if limits.get("disk_bytes") is not None:
-        raise CapabilityError("Docker can't resize a disk", sandbox_id=sandbox_id, op="resize")
-    try:
-        return replace(resources, **given_limits(limits))
-    except SpecError as error:
-        error.sandbox_id = sandbox_id
-        raise
 
 
 async def _end(process: DockerProcess) -> None:

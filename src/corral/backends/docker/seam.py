@@ -14,8 +14,8 @@ from corral.errors import (
     BackendUnavailableError,
     CorralError,
     InvalidCommandError,
-    SandboxGoneError,
     SandboxPausedError,
+    gone,
 )
 
 NOT_FOUND = 404
@@ -64,11 +64,6 @@ def is_gone(error: DockerError) -> bool:
     text = str(error.message)
     words = ("is not running", "marked for removal", "removal of container", "is restarting", "can only create exec")
     return error.status == NOT_FOUND or (error.status == CONFLICT and any(word in text for word in words))
-
-
-def gone(sandbox_id: str, *, op: str) -> SandboxGoneError:
-    """The error of a sandbox that has ended."""
-    return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
 
 
 def unreachable(error: BaseException, *, op: str, host: str) -> BackendUnavailableError:

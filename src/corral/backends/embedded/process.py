@@ -27,7 +27,7 @@ from corral.base.process import AsyncProcess, Ending, no_terminal
 from corral.concurrency.portal import PerProcess
 from corral.engine import wire
 from corral.engine.errors import GoneError, ProtocolError
-from corral.errors import EngineFaultError, SandboxGoneError
+from corral.errors import EngineFaultError
 from corral.inside.ready import READ_BYTES, Loop, OutputReading, waiting_bytes
 from corral.inside.starting import set_window
 from corral.protocol import SpawnRequest
@@ -310,8 +310,7 @@ class EmbeddedProcess(AsyncProcess):
     def _finish_gone(self) -> None:
         self.stop_waiting()
         self._drain()
-        text = "the sandbox ended while a program was running"
-        self.finish(SandboxGoneError(text, sandbox_id=self._sandbox_id, op="exec", hint="make a new one"))
+        self.end_gone()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -463,10 +462,9 @@ def _open_pipes(
 
 def read_reason(reason: object) -> EndReason:
     """Raises: ValueError for an unknown reason."""
-    for known in get_args(EndReason):
-        if known == reason:
-            return cast("EndReason", known)
-    raise ValueError("the end reason is unknown")
+    if reason not in get_args(EndReason):
+        raise ValueError("the end reason is unknown")
+    return cast("EndReason", reason)
 
 
 def read_ending(message: wire.Message) -> Ending:

@@ -24,10 +24,10 @@ from corral.errors import (
     EngineFaultError,
     HostExhaustedError,
     SandboxError,
-    SandboxGoneError,
     SandboxPausedError,
     SnapshotNotFoundError,
     SpecError,
+    gone,
 )
 
 
@@ -213,7 +213,7 @@ def translate(error: engine.EngineError, *, sandbox_id: str | None, op: str) -> 
     """Corral's error for one of the engine's."""
     text = str(error)
     if isinstance(error, engine.GoneError):
-        return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
+        return gone(sandbox_id, op=op)
     if isinstance(error, engine.ExhaustedError):
         return HostExhaustedError(text, sandbox_id=sandbox_id, op=op, hint=error.hint)
     if isinstance(error, engine.UnsupportedError | engine.SetupError):

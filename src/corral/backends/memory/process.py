@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from corral.backends.memory.call import Call, Input
 from corral.backends.memory.shell import KilledError
 from corral.base.process import AsyncProcess, Ending
-from corral.errors import CapabilityError, CorralError
+from corral.errors import CapabilityError
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, Usage
 
@@ -105,7 +105,7 @@ class MemoryProcess(AsyncProcess):
     def end_tree(self, reason: EndReason) -> None:
         self.stop(Ending(128 + signals.SIGKILL, reason, self._usage(), signal=int(signals.SIGKILL)))
 
-    def stop(self, ending: Ending | CorralError) -> None:
+    def stop(self, ending: Ending) -> None:
         """From any thread: report the end at once, and cancel the tasks in their loop."""
         self.finish(ending)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its tasks are cancelled

@@ -18,7 +18,7 @@ from corral.backends.memory.program import run_program
 from corral.backends.memory.script import PastCall
 from corral.backends.memory.tree import Tree
 from corral.base.command import show_command
-from corral.errors import SandboxGoneError, WorkdirError
+from corral.errors import WorkdirError, gone
 from corral.languages import Language, Runtime
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxUsage
@@ -68,7 +68,7 @@ class Box:
         """Raises: SandboxGoneError."""
         if self.is_over:
             self.end()
-            raise SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, hint="make a new one")
+            raise gone(self.sandbox_id)
 
     def end(self) -> None:
         """End it with its programs. From any thread; idempotent."""
@@ -77,9 +77,9 @@ class Box:
         self.gone = True
         if self._timer is not None:
             self._timer.cancel()
-        text = "the sandbox ended while a program was running"
         for process in list(self.processes):
-            process.stop(SandboxGoneError(text, sandbox_id=self.sandbox_id, op="exec", hint="make a new one"))
+            process.end_gone()
+            process.end_tree("cancelled")
         self.world.ended(self)
 
     def describe(self) -> SandboxInfo:

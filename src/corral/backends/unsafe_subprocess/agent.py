@@ -20,7 +20,7 @@ import weakref
 from corral.backends.unsafe_subprocess.folders import HostFolder
 from corral.base.agent.channel import Channel, Take, agent_text
 from corral.concurrency.portal import PerProcess, Portal
-from corral.errors import BackendUnavailableError, CorralError, ExecError, SandboxGoneError
+from corral.errors import BackendUnavailableError, CorralError, ExecError, SandboxGoneError, gone
 
 _EXIT_SECONDS = 30.0
 _END_SECONDS = 60.0
@@ -154,7 +154,7 @@ class Agents:
             self._channels = {os.getpid(): opening}
         channel = await asyncio.shield(opening)
         if channel.lost:
-            raise self.gone("exec")
+            raise gone(self.sandbox_id, op="exec")
         return channel
 
     async def _open(self) -> Channel:
@@ -174,14 +174,10 @@ class Agents:
             return True
         return not opening.cancelled() and opening.exception() is None and not opening.result().lost
 
-    def gone(self, op: str | None = None) -> SandboxGoneError:
-        """The error for a sandbox that has ended."""
-        return SandboxGoneError("the sandbox has ended", sandbox_id=self.sandbox_id, op=op, hint="make a new one")
-
     async def explain(self, op: str) -> CorralError:
         """The error for an agent that does not answer. If the agent has ended, so has the sandbox."""
         if not self.is_alive():
-            return self.gone(op)
+            return gone(self.sandbox_id, op=op)
         return ExecError("the agent of the sandbox does not respond", sandbox_id=self.sandbox_id, op=op)
 
     async def wait_end(self) -> None:

@@ -14,7 +14,7 @@ from corral.backends.unsafe_subprocess.folders import HostFolder, Names
 from corral.base.agent.process import AgentProcess, Task
 from corral.base.files import Message
 from corral.base.taskfiles import file_task, task_request
-from corral.errors import CapabilityError, WorkdirError
+from corral.errors import CapabilityError, WorkdirError, gone
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxUsage
 from corral.spec import USER, Spec
@@ -45,7 +45,7 @@ class HostSandbox(SandboxPrimitives):
         if self.closed:
             self.refuse_closed()
         if not self._agents.is_alive():
-            raise self._agents.gone()
+            raise gone(self.id)
 
     @property
     def files(self) -> HostFiles:

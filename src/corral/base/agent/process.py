@@ -19,7 +19,7 @@ from corral.base.agent.channel import Channel, Explain, never, told
 from corral.base.process import AsyncProcess, Ending, start_error
 from corral.concurrency.portal import Portal
 from corral.concurrency.waiting import wait_for
-from corral.errors import CorralError, ExecError, SandboxGoneError
+from corral.errors import CorralError, ExecError
 from corral.inside.frames import PIECE_BYTES, WINDOW_BYTES, Packer, unpack
 from corral.protocol import SpawnRequest
 from corral.results import EndReason, StreamName, Usage
@@ -382,7 +382,3 @@ class AgentProcess(AsyncProcess):
         """Call a function on the channel's loop, unless that is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
-
-    def end_gone(self, text: str = "the sandbox ended while a program was running") -> None:
-        """Report that the sandbox has ended."""
-        self.finish(SandboxGoneError(text, sandbox_id=self._sandbox_id, op="exec", hint="make a new one"))

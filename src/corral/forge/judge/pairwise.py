@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from corral.errors import JudgeError, SpecError
-from corral.forge.calling import call, check_callable, describe_function, do_all
+from corral.forge.calling import ask_judge, check_callable, describe_function, do_all
 from corral.forge.judge.llm import CRITERIA, Ask, LLMComparison
 from corral.forge.judge.model import Bench, Entry, Points, Score
 from corral.forge.judge.work import Work, list_work
@@ -88,14 +88,10 @@ class Pairwise(Score):
 
     async def _compare_one(self, pair: tuple[Work, Work], *, bench: Bench) -> float:
         first, second = pair
-        try:
-            said = await call(self.compare, first, second, timeout=self.timeout or bench.timeout, who=self.name)
-        except JudgeError as error:
-            error.candidate = error.candidate or first.candidate
-            raise
-        except Exception as error:
-            why = f"with {second.candidate!r}: {type(error).__name__}: {str(error)[:500]}"
-            raise JudgeError(why, candidate=first.candidate, hint="correct the function and resume the run") from error
+        said = await ask_judge(
+            self.compare, first, second, timeout=self.timeout or bench.timeout, who=self.name,
+            candidate=first.candidate, about=f"with {second.candidate!r}: ",
+        )  # fmt: skip
         value = _WORDS.get(said, said) if isinstance(said, str) else said
         if not is_number(value) or not -1 <= value <= 1:
             raise JudgeError(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from corral.errors import JudgeError
-from corral.forge.calling import call, check_callable, describe_function, do_all
+from corral.forge.calling import ask_judge, check_callable, describe_function, do_all
 from corral.forge.judge.model import Bench, Entry, Points, Score
 from corral.forge.judge.work import Work, list_work, make_plain
 from corral.forge.numbers import check_count, is_number
@@ -78,14 +78,8 @@ class PythonScore(RoundScore):
         return await do_all(works, partial(self._rate_one, bench=bench), jobs=self.jobs)
 
     async def _rate_one(self, work: Work, *, bench: Bench) -> Points:
-        try:
-            said = await call(self.function, work, timeout=self.timeout or bench.timeout, who=self.name)
-        except JudgeError as error:
-            error.candidate = work.candidate
-            raise
-        except Exception as error:
-            why = f"{type(error).__name__}: {str(error)[:500]}"
-            raise JudgeError(why, candidate=work.candidate, hint="correct the function and resume the run") from error
+        timeout = self.timeout or bench.timeout
+        said = await ask_judge(self.function, work, timeout=timeout, who=self.name, candidate=work.candidate)
         return read_answer(said, candidate=work.candidate)
 
     def describe(self) -> dict[str, Any]:

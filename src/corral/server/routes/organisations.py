@@ -35,39 +35,16 @@ def _or_many(limit: int | None) -> int:
 
 
 def _show(call: ApiCall, row: Organisation) -> wire.OrganizationDto:
-    never = timestamp(0)
     return wire.OrganizationDto(
         id=row.id,
         name=row.name,
-        created_by="corral",
-        personal=False,
         created_at=timestamp(row.created_at),
         updated_at=timestamp(row.created_at),
-        suspended=False,
-        suspended_at=never,
-        suspension_reason="",
-        suspended_until=never,
-        suspension_cleanup_grace_period_hours=0,
         max_cpu_per_sandbox=_or_many(row.max_cpu),
         max_memory_per_sandbox=_or_many(row.max_memory_gib),
         max_disk_per_sandbox=_or_many(row.max_disk_gib),
-        secret_quota=0,
-        max_secrets_per_sandbox=0,
-        snapshot_deactivation_timeout_minutes=0,
-        default_queue_timeout=None,
-        sandbox_limited_network_egress=False,
-        preview_warning_enabled=False,
-        sso_enabled=False,
-        scim_enabled=False,
         default_region_id=call.server.settings.defaults.target,
-        experimental_config={},
-        otel_config=None,
         authenticated_rate_limit=call.server.settings.limits.rate_per_key,
-        sandbox_create_rate_limit=None,
-        sandbox_lifecycle_rate_limit=None,
-        authenticated_rate_limit_ttl_seconds=1,
-        sandbox_create_rate_limit_ttl_seconds=None,
-        sandbox_lifecycle_rate_limit_ttl_seconds=None,
         total_cpu_quota=row.max_cpu,
         total_memory_quota=row.max_memory_gib,
         total_disk_quota=row.max_disk_gib,
@@ -90,8 +67,7 @@ async def get_organization(call: ApiCall) -> wire.OrganizationDto:
 async def list_available_sandbox_classes(call: ApiCall) -> list[wire.SandboxClassDto]:
     """List the classes of sandboxes: only `container`."""
     _checked(call)
-    target = call.server.settings.defaults.target
-    return [wire.SandboxClassDto(region_id=target, sandbox_class="container", gpu_available=False)]
+    return [wire.SandboxClassDto(region_id=call.server.settings.defaults.target)]
 
 
 @TABLE.add("GET", "/api-keys/current")
@@ -104,9 +80,7 @@ async def get_current_api_key(call: ApiCall) -> wire.ApiKeyDto:
                 value=key.prefix,
                 created_at=timestamp(key.created_at),
                 permissions=[word for scope in key.scopes for word in _PERMISSIONS.get(scope, ())],
-                last_used_at=None,
                 expires_at=timestamp(key.expires_at) if key.expires_at is not None else None,
-                user_id="corral",
                 organization_id=key.organisation_id,
             )
     raise not_found("the API key has just been revoked")
@@ -118,8 +92,6 @@ def _region(call: ApiCall) -> wire.RegionDto:
     return wire.RegionDto(
         id=target,
         name=target,
-        organization_id=None,
-        region_type="shared",
         created_at=timestamp(row.created_at),
         updated_at=timestamp(row.created_at),
     )

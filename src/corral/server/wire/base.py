@@ -12,6 +12,10 @@ class Model(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     no default."""
 
 
+class Answer(Model, omit_defaults=False):
+    """An answer whose fields are all sent. A default is what this server always says: that a feature is off."""
+
+
 class Query(msgspec.Struct, kw_only=True, rename="camel"):
     """The query of a request. A list takes a key that is given more than once."""
 
