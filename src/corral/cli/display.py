@@ -12,6 +12,8 @@ from typing import Literal, TextIO
 
 import click
 
+from corral.forge import numbers
+
 Style = Literal["bold", "dim", "red", "green", "cyan", "magenta"]
 
 # Only colours that can be read on dark and on light; no yellow, no white, no background.
@@ -131,14 +133,7 @@ def _narrow(sizes: list[int], *, over: int) -> None:
 
 def show_size(count: int | float | None) -> str:
     """A size in readable units."""
-    if count is None:
-        return "?"
-    value, unit = float(count), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+    return "?" if count is None else numbers.show_size(count)
 
 
 def show_seconds(seconds: float | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 from corral.errors import SpecError
@@ -15,18 +15,33 @@ _SHOWN = 3
 
 def round_all(value: Any) -> Any:
     """The same value with every float in it rounded, also inside lists, tuples and mappings."""
+    return change_floats(value, lambda found: round(found, DECIMALS))
+
+
+def change_floats(value: Any, change: Callable[[float], float | None]) -> Any:
+    """The same value with every float in it changed, also inside lists, tuples and mappings."""
     if isinstance(value, float):
-        return round(value, DECIMALS)
+        return change(value)
     if isinstance(value, Mapping):
-        return {key: round_all(found) for key, found in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(round_all(found) for found in value) if type(value) in (list, tuple) else value
+        return {key: change_floats(found, change) for key, found in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(change_floats(found, change) for found in value)
     return value
 
 
 def show_number(value: float) -> str:
     """A number as people read it: 0.248, 12, 98.681."""
     return f"{value:.{_SHOWN}f}".rstrip("0").rstrip(".") if abs(value) >= 10**-_SHOWN or value == 0 else f"{value:.1g}"
+
+
+def show_size(size: float) -> str:
+    """Bytes as people read them: 512 B, 1.5 KiB, 240 MiB."""
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -10,6 +10,8 @@ import html
 import re
 import unicodedata
 
+from corral.forge import numbers
+
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and movements
     r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links and other texts, of one line
@@ -83,13 +85,7 @@ def cut_middle(text: str, *, limit: int) -> str:
 
 def show_size(size: float | None) -> str:
     """Bytes for people."""
-    if size is None:
-        return "–"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("the last unit takes all")
+    return "–" if size is None else numbers.show_size(size)
 
 
 def show_seconds(seconds: float | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from corral.forge.events import ForgeEvent
 from corral.forge.lanes import Lanes
+from corral.forge.numbers import change_floats
 
 RING_EVENTS = 4096
 RING_CHARACTERS = 4 * 1024 * 1024
@@ -99,12 +100,5 @@ def _write_json(value: Any) -> str:
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:  # NaN or infinity, which JSON does not have
-        return json.dumps(_without_nan(value), separators=(",", ":"))
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(found) for key, found in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(found) for found in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        plain = change_floats(value, lambda found: found if math.isfinite(found) else None)
+        return json.dumps(plain, separators=(",", ":"))
