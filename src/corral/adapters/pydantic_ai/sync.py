@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.client.sandbox import AsyncSandbox
-from corral.client.sync import Derived, Sandbox, derive, derive_init
+from corral.client.sync import Derived, Sandbox, derive, derive_init, derive_property
 
 
 class CorralSandbox(Derived[AsyncCorralSandbox]):
@@ -36,11 +36,6 @@ class CorralSandbox(Derived[AsyncCorralSandbox]):
         return self._target
 
     @property
-    def id(self) -> str:
-        """The given `sandbox_id`, or the id of the new sandbox."""
-        return self._target.id
-
-    @property
     def work_dir(self) -> str:
         """The working folder of commands, which relative paths start from."""
         return self._target.work_dir
@@ -50,15 +45,12 @@ class CorralSandbox(Derived[AsyncCorralSandbox]):
         """The last error that was returned, as an exception."""
         return self._target.last_error
 
-    @property
-    def last_activity(self) -> float:
-        """When it was last used, as Unix time."""
-        return self._target.last_activity
-
     def touch(self) -> None:
         """Note that it was used now."""
         self._target.touch()
 
+    id = derive_property(AsyncCorralSandbox.id)
+    last_activity = derive_property(AsyncCorralSandbox.last_activity)
     start = derive(AsyncCorralSandbox.start)
     stop = derive(AsyncCorralSandbox.stop)
     close = derive(AsyncCorralSandbox.aclose)
