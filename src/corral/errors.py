@@ -332,9 +332,9 @@ def became_a_link(path: str, *, sandbox_id: str | None, op: str) -> SandboxLinkE
     )
 
 
-def gone(sandbox_id: str | None, *, op: str | None = None, text: str = "the sandbox has ended") -> SandboxGoneError:
+def gone(sandbox_id: str | None, *, op: str | None = None) -> SandboxGoneError:
     """The error for a sandbox that has ended."""
-    return SandboxGoneError(text, sandbox_id=sandbox_id, op=op, hint="make a new one")
+    return SandboxGoneError("the sandbox has ended", sandbox_id=sandbox_id, op=op, hint="make a new one")
 
 
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
 from corral.concurrency.waiting import cancel_all
-from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, WorkdirError, gone
+from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, SandboxGoneError, WorkdirError
 from corral.protocol import OnOutput, SpawnRequest, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
@@ -449,7 +449,7 @@ class AsyncProcess(ABC):
 
     def end_gone(self, text: str = "the sandbox ended while a program was running") -> None:
         """Report that the sandbox has ended."""
-        self.finish(gone(self._sandbox_id, op="exec", text=text))
+        self.finish(SandboxGoneError(text, sandbox_id=self._sandbox_id, op="exec", hint="make a new one"))
 
     # What is the same for all.
 
