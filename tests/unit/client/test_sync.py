@@ -39,6 +39,7 @@ def public(cls: type) -> set[str]:
             AsyncProcess,  # what a backend calls is not for users
             {
                 "aclose",
+                "end_gone",
                 "end_rest",
                 "end_tree",
                 "feed",
