@@ -156,14 +156,20 @@ class SpawnRequest:
     """The output is read at the end only: what goes beyond the limit need not travel."""
 
 
-def lacking(backend: str, power: str, *, sandbox_id: str | None = None) -> CapabilityError:
-    """The error for an unsupported operation."""
-    return CapabilityError(
-        f"the {backend} backend does not support {power}",
-        sandbox_id=sandbox_id,
-        op=power,
-        hint="backend.capabilities() lists what it has",
-    )
+def lacking(
+    backend: str, power: str, *, sandbox_id: str | None = None, op: str | None = None, hint: str | None = None
+) -> CapabilityError:
+    """The error for an unsupported operation or option."""
+    text = f"the {backend} backend does not support {power}"
+    hint = hint or "backend.capabilities() lists what it has"
+    return CapabilityError(text, sandbox_id=sandbox_id, op=op or power, hint=hint)
+
+
+def refuse_given(backend: str, unsupported: Mapping[str, tuple[bool, str]]) -> None:
+    """Raises: CapabilityError for the first option that was given for a new sandbox; each has a hint."""
+    for option, (given, hint) in unsupported.items():
+        if given:
+            raise lacking(backend, option, op="create", hint=hint)
 
 
 class SandboxPrimitives(ABC):

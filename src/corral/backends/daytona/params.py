@@ -10,21 +10,20 @@ from corral.backends.daytona.powers import asked_limits, limits_of
 from corral.backends.daytona.seam import ServiceError, repeat
 from corral.errors import CapabilityError
 from corral.image import Image
+from corral.protocol import refuse_given
 from corral.spec import HOME, Spec
 
 
 def refuse_unsupported(spec: Spec) -> None:
     """Raises: CapabilityError for an option that no Daytona service supports."""
-    refused = {
+    unsupported = {
         "packages=": (bool(spec.packages), "say it in the image: Image.debian_slim().pip_install('numpy')"),
         "venv=": (spec.venv is not None, "a folder of this machine is not there: use an image"),
         "ephemeral=": (spec.ephemeral, "leave it out: an owned sandbox leaves nothing behind"),
         "limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is kept"),
         "hostname=": (spec.hostname != "corral", "leave it out"),
     }
-    for option, (given, hint) in refused.items():
-        if given:
-            raise CapabilityError(f"the daytona backend does not support {option}", op="create", hint=hint)
+    refuse_given("daytona", unsupported)
     if spec.image is not None and spec.snapshot is not None:
         raise CapabilityError("image= and snapshot= can't be combined", op="create", hint="leave one of them out")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from corral.backends.docker.settings import Settings
 from corral.errors import CapabilityError
+from corral.protocol import refuse_given
 from corral.results import DERIVED_POWERS, Capabilities
 from corral.spec import Resources, Spec
 
@@ -14,16 +15,14 @@ POWERS = DERIVED_POWERS | {"detach", "pty", "users", "images", "snapshot", "fork
 
 def refuse_what_is_missing(spec: Spec) -> None:
     """Raises: CapabilityError for a spec that containers can't meet."""
-    spec_options = {
+    unsupported = {
         "packages": (bool(spec.packages), "build an image: corral.Image.debian_slim().pip_install(…)"),
         "venv": (spec.venv is not None, "build an image that has it"),
         "ephemeral": (spec.ephemeral, "containers keep what is written on the daemon's disk until they end"),
         "list of hosts": (spec.network.mode == "allow", 'network="none" or network="open"'),
         "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
     }
-    for power, (wanted, hint) in spec_options.items():
-        if wanted:
-            raise CapabilityError(f"the docker backend does not support {power}", op="create", hint=hint)
+    refuse_given("docker", unsupported)
 
 
 def refuse_unkept(resources: Resources, info: dict[str, Any], *, disk: bool) -> None:

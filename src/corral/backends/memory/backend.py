@@ -13,8 +13,8 @@ from corral.backends.memory.script import PastCall, Reply, Script, Wanted
 from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
-from corral.errors import CapabilityError, SandboxGoneError, SpecError
-from corral.protocol import Backend, OnEvent
+from corral.errors import SandboxGoneError, SpecError
+from corral.protocol import Backend, OnEvent, refuse_given
 from corral.results import Capabilities, SandboxInfo
 from corral.spec import Spec
 
@@ -148,15 +148,12 @@ class MemoryBackend(Backend):
 
 
 def _refuse_what_is_missing(spec: Spec) -> None:
-    spec_options = {
-        "images": spec.image is not None,
-        "network": spec.network.mode != "none",
-        "packages": bool(spec.packages),
-        "venv": spec.venv is not None,
-        "snapshot": spec.snapshot is not None,
+    hint = "it executes nothing: script a reply"
+    unsupported = {
+        "images": (spec.image is not None, hint),
+        "network": (spec.network.mode != "none", hint),
+        "packages": (bool(spec.packages), hint),
+        "venv": (spec.venv is not None, hint),
+        "snapshot": (spec.snapshot is not None, hint),
     }
-    for power, wanted in spec_options.items():
-        if wanted:
-            raise CapabilityError(
-                f"the memory backend does not support {power}", op="create", hint="it executes nothing: script a reply"
-            )
+    refuse_given("memory", unsupported)

@@ -17,8 +17,7 @@ from corral.backends.unsafe_subprocess.folders import HostFolder, discard, find_
 from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
-from corral.errors import CapabilityError
-from corral.protocol import Backend, OnEvent
+from corral.protocol import Backend, OnEvent, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities
 from corral.spec import Spec
 
@@ -80,12 +79,6 @@ class UnsafeSubprocessBackend(Backend):
         self._agents.add(agents)
         return HostSandbox(place=place, agents=agents, spec=spec)
 
-    async def connect(self, sandbox_id: str) -> AsyncSandbox:
-        raise _lacks_detach("connect")
-
-    async def delete(self, sandbox_id: str) -> None:
-        raise _lacks_detach("delete")
-
     async def capabilities(self) -> Capabilities:
         return Capabilities(
             isolation="none",
@@ -115,16 +108,8 @@ def _discard(agents: Agents, place: HostFolder) -> None:
     discard(place.root)
 
 
-def _lacks_detach(operation: str) -> CapabilityError:
-    return CapabilityError(
-        f"the {NAME} backend does not support {operation}: its sandboxes are deleted when their owner exits",
-        op=operation,
-        hint="use the embedded backend for detached sandboxes",
-    )
-
-
 def _refuse_unsupported(spec: Spec) -> None:
-    refused = {
+    unsupported = {
         "images": (spec.image is not None, "it runs the host's own programs; backend='docker' runs images"),
         "list of hosts": (spec.network.mode == "allow", "the host's network is open to its programs"),
         "packages": (bool(spec.packages), "install them where you run this"),
@@ -133,6 +118,4 @@ def _refuse_unsupported(spec: Spec) -> None:
         "snapshot": (spec.snapshot is not None, "copy files with files.upload"),
         "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
     }
-    for option, (given, hint) in refused.items():
-        if given:
-            raise CapabilityError(f"the {NAME} backend does not support {option}", op="create", hint=hint)
+    refuse_given(NAME, unsupported)

@@ -14,8 +14,8 @@ from corral.backends.unsafe_subprocess.folders import HostFolder, Names
 from corral.base.agent.process import AgentProcess, Task
 from corral.base.files import Message
 from corral.base.taskfiles import file_task, task_request
-from corral.errors import CapabilityError, WorkdirError, gone
-from corral.protocol import SandboxPrimitives, SpawnRequest
+from corral.errors import WorkdirError, gone
+from corral.protocol import SandboxPrimitives, SpawnRequest, lacking
 from corral.results import SandboxInfo, SandboxUsage
 from corral.spec import USER, Spec
 
@@ -77,7 +77,7 @@ class HostSandbox(SandboxPrimitives):
             power, hint = "views", "the embedded backend supports them"
         else:
             return
-        raise CapabilityError(f"the {NAME} backend does not support {power}", sandbox_id=self.id, op="exec", hint=hint)
+        raise lacking(NAME, power, sandbox_id=self.id, op="exec", hint=hint)
 
     def _find_folder(self, cwd: str) -> str:
         """The folder on the host for a cwd. Any folder may be named, but not through a link in the sandbox."""
