@@ -134,7 +134,7 @@ class Pictures:
         return self.pngs[-1] if self.pngs else None
 
     def save_png(self, path: str | Path) -> Path:
-        """Write the last picture to a file on this machine; returns its path. Raises: LookupError if there is none."""
+        """Write the last picture to a file on this machine; returns its path. Raises: LookupError without a picture."""
         picture = self.png
         if picture is None:
             raise LookupError("no picture: the code did not call matplotlib's show()")

@@ -51,6 +51,16 @@ def parse_size(value: int | str, *, what: str, as_docker: bool = False) -> int:
     return value
 
 
+def show_size(size: float) -> str:
+    """Bytes as people read them: 512 B, 1.5 KiB, 240 MiB."""
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+
+
 class _UsualFloat(float):
     """A default limit, which the caller did not set."""
 

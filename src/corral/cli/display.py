@@ -12,7 +12,7 @@ from typing import Literal, TextIO
 
 import click
 
-from corral.forge import numbers
+from corral import spec
 
 Style = Literal["bold", "dim", "red", "green", "cyan", "magenta"]
 
@@ -133,7 +133,7 @@ def _narrow(sizes: list[int], *, over: int) -> None:
 
 def show_size(count: int | float | None) -> str:
     """A size in readable units."""
-    return "?" if count is None else numbers.show_size(count)
+    return "?" if count is None else spec.show_size(count)
 
 
 def show_seconds(seconds: float | None) -> str:

@@ -34,16 +34,6 @@ def show_number(value: float) -> str:
     return f"{value:.{_SHOWN}f}".rstrip("0").rstrip(".") if abs(value) >= 10**-_SHOWN or value == 0 else f"{value:.1g}"
 
 
-def show_size(size: float) -> str:
-    """Bytes as people read them: 512 B, 1.5 KiB, 240 MiB."""
-    unit = "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(size) < 1024:
-            break
-        size, unit = size / 1024, larger
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-
-
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether it is a finite number. True and False are not numbers here."""
     if isinstance(value, bool) or not isinstance(value, int | float):

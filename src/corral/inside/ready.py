@@ -82,7 +82,7 @@ class Ready:
             self._poll.unregister(descriptor)
 
     def hand_over(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Call back another one from now on, for a watched descriptor; what is ready now is reported to neither."""
+        """Replace the callback of a watched descriptor. What is ready now may be reported to neither: read it."""
         self._callbacks[descriptor] = callback
 
     def hold(self, descriptor: int) -> None:

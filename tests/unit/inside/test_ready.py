@@ -32,6 +32,32 @@ def test_all_that_is_ready_has_its_turn(pipes: list[Pipe]) -> None:
     assert not ready.serve(0)
 
 
+def test_what_was_ready_before_it_was_watched_is_reported_once(pipes: list[Pipe]) -> None:
+    """An edge: nothing arrives after it is watched. A program may end before its channel is watched."""
+    ready, heard = Ready(), list[str]()
+    ready.watch(pipes[0][0], lambda: heard.append("edge"), edge=True)
+    assert ready.serve(0)
+    assert not ready.serve(0)
+    assert heard == ["edge"]
+
+
+def test_a_descriptor_that_is_handed_over_reports_to_the_new_callback(pipes: list[Pipe]) -> None:
+    ready, heard = Ready(), list[str]()
+    (one, _), (two, writer), _ = pipes
+
+    def hand_over() -> None:
+        heard.append("one")
+        ready.hand_over(two, lambda: heard.append("new"))
+
+    ready.watch(one, hand_over, edge=True)
+    ready.watch(two, lambda: heard.append("old"), edge=True)
+    assert ready.serve(0)
+    assert heard == ["one"]  # the new owner reads what was ready
+    os.write(writer, b"y")
+    assert ready.serve(0)
+    assert heard == ["one", "new"]
+
+
 def test_one_that_takes_the_number_of_a_closed_one_is_not_taken_for_ready(pipes: list[Pipe]) -> None:
     ready, heard = Ready(), list[str]()
     (one, _), (two, _), (empty, writer) = pipes

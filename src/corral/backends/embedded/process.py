@@ -123,7 +123,7 @@ def _drop_rest(descriptor: int, reading: OutputReading, pump: Pump) -> None:
             os.close(descriptor)
 
     pump.hand_over(descriptor, read)
-    read()
+    read()  # mostly the end: most programs leave no child behind
 
 
 class EmbeddedProcess(AsyncProcess):

@@ -78,7 +78,7 @@ class Box:
         if self._timer is not None:
             self._timer.cancel()
         for process in list(self.processes):
-            process.end_gone()
+            process.end_gone()  # first: this is the end that is reported, and the next line cancels its tasks
             process.end_tree("cancelled")
         self.world.ended(self)
 

@@ -17,7 +17,7 @@ from corral.backends.unsafe_subprocess.folders import HostFolder, discard, find_
 from corral.backends.unsafe_subprocess.sandbox import NAME, HostSandbox
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
-from corral.protocol import Backend, OnEvent, refuse_given
+from corral.protocol import Backend, OnEvent, lacking, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities
 from corral.spec import Spec
 
@@ -34,6 +34,8 @@ _NOTES_ELSEWHERE = (
     "between stdout and stderr the order is only close",
     "a call's tree is found by parent and process group: a process that leaves both is not ended with it",
 )
+
+_HINT_FOR_DETACHED = "its sandboxes end with their owner: use the embedded backend for detached ones"
 
 log = logging.getLogger("corral.unsafe")
 
@@ -78,6 +80,12 @@ class UnsafeSubprocessBackend(Backend):
             raise
         self._agents.add(agents)
         return HostSandbox(place=place, agents=agents, spec=spec)
+
+    async def connect(self, sandbox_id: str) -> AsyncSandbox:
+        raise lacking(NAME, "connect", hint=_HINT_FOR_DETACHED)
+
+    async def delete(self, sandbox_id: str) -> None:
+        raise lacking(NAME, "delete", hint=_HINT_FOR_DETACHED)
 
     async def capabilities(self) -> Capabilities:
         return Capabilities(

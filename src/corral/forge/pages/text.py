@@ -10,7 +10,7 @@ import html
 import re
 import unicodedata
 
-from corral.forge import numbers
+from corral import spec
 
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and movements
@@ -85,7 +85,7 @@ def cut_middle(text: str, *, limit: int) -> str:
 
 def show_size(size: float | None) -> str:
     """Bytes for people."""
-    return "–" if size is None else numbers.show_size(size)
+    return "–" if size is None else spec.show_size(size)
 
 
 def show_seconds(seconds: float | None) -> str:
