@@ -58,7 +58,7 @@ def show_size(size: float) -> str:
         if abs(size) < 1024:
             break
         size, unit = size / 1024, larger
-    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+    return f"{size:.0f} {unit}" if unit == "B" or abs(size) >= 100 else f"{size:.1f} {unit}"
 
 
 class _UsualFloat(float):

@@ -24,8 +24,10 @@ def change_floats(value: Any, change: Callable[[float], float | None]) -> Any:
         return change(value)
     if isinstance(value, Mapping):
         return {key: change_floats(found, change) for key, found in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(change_floats(found, change) for found in value)
+    if isinstance(value, list):
+        return [change_floats(found, change) for found in value]
+    if isinstance(value, tuple):
+        return tuple(change_floats(found, change) for found in value)
     return value
 
 

@@ -82,8 +82,11 @@ class Ready:
             self._poll.unregister(descriptor)
 
     def hand_over(self, descriptor: int, callback: Callable[[], None]) -> None:
-        """Replace the callback of a watched descriptor. What is ready now may be reported to neither: read it."""
-        self._callbacks[descriptor] = callback
+        """Replace the callback of a descriptor. What is ready now may be reported to neither: read it."""
+        if descriptor in self._callbacks:
+            self._callbacks[descriptor] = callback
+        else:  # its last callback has failed
+            self.watch(descriptor, callback, edge=True)
 
     def hold(self, descriptor: int) -> None:
         """Do not call back until `release`; data waits in the descriptor."""
@@ -186,6 +189,7 @@ class OutputReading:
         self.exact = True
         self._printed = 0
         self._writers: list[int] = []
+        self._may_hang_up = False
         self._capacity: dict[int, int] = {}
 
     def open_pipe(self) -> tuple[int, int]:
@@ -241,6 +245,7 @@ class OutputReading:
     def close_writers(self) -> None:
         """Close our copies of the program's ends, and switch packet mode off. Idempotent."""
         writers, self._writers = self._writers, []
+        self._may_hang_up = True
         for writer in writers:
             if _HAS_PACKETS:
                 with contextlib.suppress(OSError):
@@ -261,6 +266,8 @@ class OutputReading:
 
     def next_turn(self, descriptor: int, data: bytes | None, *, most: int | None = None) -> Turn:
         """When to read again, after a read of at most `most` bytes that returned `data`."""
+        if self.exact and data and self._may_hang_up:
+            return "again"  # one edge may report the last data and the end
         if self.exact:
             # A pipe with room for one packet has an edge for each: reading again would only overtake the other stream.
             return "again" if data and waiting_bytes(descriptor) > 0 and not _holds_one_packet(descriptor) else "edge"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral.inside.ready import Loop, Ready
+from corral.inside.ready import Loop, OutputReading, Ready
 
 Pipe = tuple[int, int]
 
@@ -56,6 +56,28 @@ def test_a_descriptor_that_is_handed_over_reports_to_the_new_callback(pipes: lis
     os.write(writer, b"y")
     assert ready.serve(0)
     assert heard == ["one", "new"]
+
+
+def test_a_descriptor_whose_callback_has_failed_can_be_handed_over(pipes: list[Pipe]) -> None:
+    ready, heard = Ready(), list[str]()
+    ready.hand_over(pipes[0][0], lambda: heard.append("new"))
+    assert ready.serve(0)
+    assert heard == ["new"]
+    ready.unwatch(pipes[0][0])
+    assert not ready.serve(0)
+
+
+def test_the_end_that_comes_with_the_last_data_is_read() -> None:
+    """There is one edge for both: the pipe of a background child stayed open."""
+    reading = OutputReading()
+    reader, writer = reading.open_pipe()
+    reading.close_writers()  # as after the end of the program
+    os.write(writer, b"last")
+    os.close(writer)
+    data = reading.read(reader)
+    assert (data, reading.next_turn(reader, data)) == (b"last", "again")
+    assert reading.read(reader) == b""
+    os.close(reader)
 
 
 def test_one_that_takes_the_number_of_a_closed_one_is_not_taken_for_ready(pipes: list[Pipe]) -> None:
