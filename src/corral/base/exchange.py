@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable
 
 from corral.base.process import AsyncProcess
@@ -48,8 +49,11 @@ class Exchange:
                     yield chunk.data
 
     async def stop(self, *, gently: bool) -> None:
-        """Wait until it has ended. `gently`: it ends by itself when its input does, and leaves nothing unfinished."""
-        if not gently:
+        """End it, and wait for that. `gently`: by SIGTERM and the end of its input, so that nothing stays unfinished."""
+        if gently:
+            with contextlib.suppress(CorralError):
+                await self.process.signal(signal.SIGTERM)
+        else:
             self.process.end_tree("cancelled")  # at once: this call may itself be cancelled while it waits
         if self._feeding is not None:
             await cancel_all(self._feeding)

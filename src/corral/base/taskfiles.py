@@ -27,6 +27,8 @@ _STDERR_LIMIT_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 4 * 1024 * 1024
 _MAX_VALUES = 200_000
 _PUBLIC_NAMES = {"link": "symlink", "stage": "write"}
+_CHANGING_FILES = ("write", "edit", "replace")
+"""They write to a temporary file first, and would leave it if they were killed."""
 
 Spawn = Callable[[Message, bool], Awaitable[AsyncProcess]]
 """Starts `serve_files` inside with a request, as the code's user, in `/`; True: with a stdin."""
@@ -79,7 +81,7 @@ class TaskFiles(RequestFiles):
                     f"{path}: {error.message}", path=path, sandbox_id=self._sandbox_id, op=op, hint=error.hint
                 ) from error
 
-        async with exchanging(spawn(), content, gently=op == "write") as exchange:
+        async with exchanging(spawn(), content, gently=op in _CHANGING_FILES) as exchange:
             yield _Run(exchange, path=path, op=op, sandbox_id=self._sandbox_id)
 
     async def _ask(self, message: Message, payloads: Sequence[bytes] = (), *, path: str) -> Message:

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -153,7 +154,7 @@ def replacing(
     With `append` it begins with the content of the file before. The mode is `mode`, else that of the file before, else
     0644. With `staged`, it may be created again under its temporary name meanwhile.
     """
-    with _held_folder(path, parents=parents, links=links) as (folder, name):
+    with _held_folder(path, parents=parents, links=links) as (folder, name), _delaying_sigterm():
         before = _find_existing(folder, name, exclusive=exclusive, links=links)
         temporary = f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(6).hex()}"
         target = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
@@ -180,6 +181,16 @@ def replacing(
             raise
         finally:
             os.close(target)
+
+
+@contextlib.contextmanager
+def _delaying_sigterm() -> Iterator[None]:
+    """A process that is asked to end does so after the block: here it would leave its temporary file."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

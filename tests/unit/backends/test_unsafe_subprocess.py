@@ -30,6 +30,7 @@ from corral.errors import (
     SandboxGoneError,
     SandboxPermissionError,
 )
+from corral.inside.files import TEMPORARY_PREFIX
 from corral.server.beginning import Beginning
 from corral.server.settings import ServerSettings
 from corral.spec import make_spec
@@ -184,6 +185,38 @@ def test_files_outside_are_read_and_not_changed(tmp_path: Path, outside: Path) -
     asyncio.run(use())
     assert [path.name for path in outside.iterdir()] == ["file"]
     assert (outside / "file").read_text() == "theirs"
+
+
+@quiet
+@pytest.mark.parametrize("how", ["edit", "replace"])
+def test_a_change_cancelled_while_it_is_written_leaves_no_temporary_file(tmp_path: Path, how: str) -> None:
+    """The task is stopped just then, so that the cancellation meets it there; its warden continues it."""
+
+    async def use() -> None:
+        async with await UnsafeSubprocessBackend(tmp_path / "unsafe").create(make_spec()) as box:
+            await box.files.write("file", "e" + "x" * 8_000_000)
+            folder = Path(box.spec.workdir)
+            met = False
+            while not met:
+                change = box.files.edit("file", "e", "e") if how == "edit" else box.files.replace("e", "e")
+                task = asyncio.ensure_future(change)
+                met = await asyncio.to_thread(_stop_while_writing, folder, task.done)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert [path.name for path in folder.iterdir()] == ["file"]
+            assert (folder / "file").stat().st_size == 8_000_001
+
+    asyncio.run(use())
+
+
+def _stop_while_writing(folder: Path, done: Callable[[], bool]) -> bool:
+    """Stop the process that writes a temporary file. False if it was faster."""
+    while not done():
+        for path in folder.glob(f"{TEMPORARY_PREFIX}*"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(path.name.split("-")[1]), signal.SIGSTOP)
+            return path.exists()
+    return False
 
 
 @quiet

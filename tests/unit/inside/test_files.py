@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,23 @@ def write(path: str, *, links: bool) -> None:
 
 def names(folder: str) -> list[str]:
     return sorted(path.name for path in Path(folder).iterdir())
+
+
+def test_a_process_that_is_asked_to_end_finishes_its_file_first(tree: str) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            with files.replacing(f"{tree}/new") as new:
+                os.kill(os.getpid(), signal.SIGTERM)
+                files.write_all(new.descriptor, b"whole")
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+    assert names(tree) == ["alias", "link", "new", "sub"]
+    assert Path(tree, "new").read_bytes() == b"whole"
 
 
 def test_file_is_read_without_links(tree: str) -> None:
