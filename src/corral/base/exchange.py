@@ -49,7 +49,7 @@ class Exchange:
                     yield chunk.data
 
     async def stop(self, *, gently: bool) -> None:
-        """End it, and wait for that. `gently`: by SIGTERM and the end of its input, so that nothing stays unfinished."""
+        """End it, and wait. `gently`: by SIGTERM and the end of its input, so that it leaves nothing unfinished."""
         if gently:
             with contextlib.suppress(CorralError):
                 await self.process.signal(signal.SIGTERM)
