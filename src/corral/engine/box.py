@@ -26,7 +26,7 @@ from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
 from corral.engine.storage import FolderStorage, LoopStorage, Storage, mount_layer
 from corral.engine.uidrange import UidRange, claim_range, lock_folder, make_shift
-from corral.inside.nolinks import opened
+from corral.inside.nolinks import on_error, opened
 
 _SETUP_SECONDS = 20.0
 _INIT_SECONDS = 5.0
@@ -459,10 +459,7 @@ def _open_earlier(layer: Layer, identity: Identity) -> int:
     if layer.first_uid is None:
         raise UnsupportedError("the snapshot was created by an ordinary user; root can't use it")
     mount_fd = mount_layer(layer)
-    try:
+    with on_error(os.close, mount_fd):
         if layer.first_uid != identity.outer_uid:
             _shift(mount_fd, layer.first_uid, identity.outer_uid)
-    except BaseException:
-        os.close(mount_fd)
-        raise
     return mount_fd

@@ -21,6 +21,7 @@ from corral.engine.errors import (
     UnsupportedError,
     explain_shortage,
 )
+from corral.inside.nolinks import on_error
 
 _START_SECONDS = 30.0
 _SHUTDOWN_SECONDS = 15.0
@@ -105,41 +106,34 @@ class LauncherClient:
         import json
 
         secure(self._data)  # the launcher checks it as well; here the error has a hint
-        ours, theirs = wire.make_pair()
         package = str(Path(__file__).resolve().parent.parent)
-        settings = {"package": package, "fd": theirs.fileno(), "data": str(self._data)}
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BOOT],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=None if os.environ.get("CORRAL_ENGINE_DEBUG") else subprocess.DEVNULL,
-                cwd="/",
-                env={},
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
-        except OSError as error:
-            ours.close()
-            raise UnsupportedError(
-                f"can't start this Python again: {error.strerror}",
-                hint="use an interpreter that this user may execute",
-            ) from error
-        finally:
-            theirs.close()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(settings).encode() + b"\n")
-            process.stdin.close()
-        try:
-            answer = receive_within(ours, _START_SECONDS)
-            if "error" in answer:
-                raise UnsupportedError(f"the engine failed to start: {answer['error']}", hint="run `corral doctor`")
-        except BaseException:
-            ours.close()
-            process.kill()
-            process.wait()
-            raise
+        with wire.offering(socket.socket) as (ours, theirs):
+            settings = {"package": package, "fd": theirs.fileno(), "data": str(self._data)}
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _BOOT],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=None if os.environ.get("CORRAL_ENGINE_DEBUG") else subprocess.DEVNULL,
+                    cwd="/",
+                    env={},
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UnsupportedError(
+                    f"can't start this Python again: {error.strerror}",
+                    hint="use an interpreter that this user may execute",
+                ) from error
+            theirs.close()  # if the launcher fails, our end is at its end
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(settings).encode() + b"\n")
+                process.stdin.close()
+            with on_error(process.wait), on_error(process.kill):
+                answer = receive_within(ours, _START_SECONDS)
+                if "error" in answer:
+                    raise UnsupportedError(f"the engine failed to start: {answer['error']}", hint="run `corral doctor`")
         self._socket, self._process = ours, process
 
 
@@ -154,19 +148,12 @@ def ask(
         ExhaustedError: this process is out of descriptors or memory.
     """
     try:
-        plain, theirs = wire.make_pair()
+        with wire.offering(wire.AnswerSocket) as (ours, theirs):
+            wire.send(peer, message, (theirs.fileno(), *descriptors), wait=wait)
     except OSError as error:
-        raise explain_shortage(error) or error from error
-    ours = wire.AnswerSocket(fileno=plain.detach())
-    try:
-        wire.send(peer, message, (theirs.fileno(), *descriptors), wait=wait)
-    except OSError as error:
-        ours.close()
         if not wait and isinstance(error, BlockingIOError):
             raise
         raise not_sent(error) from error
-    finally:
-        theirs.close()
     return ours
 
 

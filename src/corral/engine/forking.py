@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from corral.engine import syscalls
+from corral.inside.nolinks import on_error, opened
 
 
 def fork_reader(work: Callable[[int], NoReturn]) -> int:
@@ -19,13 +20,13 @@ def fork_reader(work: Callable[[int], NoReturn]) -> int:
     the child has the capability to read them nevertheless.
     """
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    try:
+    with opened(writer), on_error(os.close, reader):
         if os.geteuid() == 0:
             if os.fork() == 0:
                 work(writer)
             return reader
         go_reader, go_writer = os.pipe2(os.O_CLOEXEC)
-        try:
+        with opened(go_reader), opened(go_writer):
             pid = syscalls.clone(syscalls.CLONE_NEWUSER)
             if pid == 0:
                 os.close(go_writer)
@@ -37,14 +38,6 @@ def fork_reader(work: Callable[[int], NoReturn]) -> int:
             (proc / "uid_map").write_text(f"{os.geteuid()} {os.geteuid()} 1")
             (proc / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1")
             os.write(go_writer, b"1")
-        finally:
-            os.close(go_reader)
-            os.close(go_writer)
-    except BaseException:
-        os.close(reader)
-        raise
-    finally:
-        os.close(writer)
     return reader
 
 

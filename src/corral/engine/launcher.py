@@ -30,6 +30,7 @@ from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
 from corral.engine.storage import choose
 from corral.engine.uidrange import has_lock_folder
+from corral.inside.nolinks import on_error
 from corral.inside.processes import read_stat
 from corral.inside.ready import Ready
 
@@ -138,14 +139,11 @@ class Launcher:
         if lock_fd is None:
             wire.answer(reply, {"error": "held", "text": "another process starts or holds it"})
             return
-        try:
+        with on_error(os.close, lock_fd):
             store = LayerStore(self._shop.data)
             state = store.settle(folder, read_state(folder) or {})
             recipe = Recipe.from_json(state["recipe"])
             layers = store.layers(state.get("layers") or ())
-        except BaseException:
-            os.close(lock_fd)
-            raise
         sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the stop
         renewed = {str(target): tuple(paths) for target, paths in dict(message.get("lowers", {})).items()}
         trees = tuple(Tree(t.target, renewed.get(t.target, t.lowers), t.writable) for t in recipe.trees)

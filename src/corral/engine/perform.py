@@ -19,7 +19,7 @@ from corral.engine import plan, syscalls
 from corral.engine.errors import SetupError
 from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
 from corral.engine.seccomp.install import Prepared
-from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2, opened
+from corral.inside.nolinks import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, on_error, openat2, opened
 
 DEVICE_LAYER = "dev"
 """The name under which the launcher passes the device nodes."""
@@ -60,15 +60,12 @@ def open_layer(path: str, *, userns_fd: int | None = None, writable: bool = Fals
     """A detached mount of a host folder, shifted into a user namespace when one is given."""
     tree = syscalls.open_tree(path)
     attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
-    try:
-        if not writable:
-            attributes |= syscalls.MOUNT_ATTR_RDONLY
-        if userns_fd is not None:
-            attributes |= syscalls.MOUNT_ATTR_IDMAP
+    if not writable:
+        attributes |= syscalls.MOUNT_ATTR_RDONLY
+    if userns_fd is not None:
+        attributes |= syscalls.MOUNT_ATTR_IDMAP
+    with on_error(os.close, tree):
         syscalls.mount_setattr(tree, attr_set=attributes, userns_fd=userns_fd or 0)
-    except BaseException:
-        os.close(tree)
-        raise
     return tree
 
 
@@ -192,15 +189,12 @@ def make_devices(owner: int) -> int:
     options = {"mode": "0755", "size": "65536", "nr_inodes": "64", "uid": str(owner), "gid": str(owner)}
     attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC
     mount_fd = syscalls.make_filesystem_mount("tmpfs", "tmpfs", options=options, attributes=attributes)
-    try:
+    with on_error(os.close, mount_fd):
         for name, numbers in plan.DEVICES.items():
             os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(*numbers), dir_fd=mount_fd)
             os.chmod(name, 0o666, dir_fd=mount_fd)  # regardless of the umask
             os.chown(name, owner, owner, dir_fd=mount_fd)
         os.close(os.open("null", os.O_RDWR | os.O_CLOEXEC, dir_fd=mount_fd))  # some containers refuse only this
-    except BaseException:
-        os.close(mount_fd)
-        raise
     return mount_fd
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.engine.datafolder import FORMAT, secure
-from corral.inside.nolinks import opened
+from corral.inside.nolinks import on_error, opened
 
 LOCK_NAME = "lock"
 SOCKET_NAME = "keeper.sock"
@@ -140,17 +140,13 @@ def lock(folder: Path) -> int | None:
     """
     path = folder / LOCK_NAME
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with on_error(os.close, descriptor):
+        if not _flock_at_once(descriptor):
+            os.close(descriptor)
+            return None
         # Its holder may have moved it to the trash after it was opened, and released it.
         if not os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
-        raise
     return descriptor
 
 

@@ -17,12 +17,13 @@ import socket
 import stat
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from corral.engine.errors import ProtocolError, explain_shortage
 from corral.inside.nolinks import opened
 
 Message = dict[str, Any]
+End = TypeVar("End", bound=socket.socket)
 
 MAX_INLINE_BYTES: Final = 60_000
 MAX_PAYLOAD_BYTES: Final = 64 * 1024 * 1024
@@ -41,6 +42,19 @@ class AnswerSocket(socket.socket):
 def make_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected ends. Raises: OSError when this process, or the machine, has no descriptors left."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+@contextlib.contextmanager
+def offering(kind: type[End]) -> Iterator[tuple[End, socket.socket]]:
+    """Our end of a pair, and the end for a peer, closed with the block; if it raises, both are closed."""
+    plain, theirs = make_pair()
+    ours = kind(fileno=plain.detach())
+    with theirs:
+        try:
+            yield ours, theirs
+        except BaseException:
+            ours.close()
+            raise
 
 
 def send(sock: socket.socket, message: Message, descriptors: tuple[int, ...] = (), *, wait: bool = True) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from corral.inside.lines import edit_text
-from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, open_folder, open_path, opened, split
+from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, on_error, open_folder, open_path, opened, split
 from corral.inside.refusal import RefusedError
 
 MAX_EDIT_BYTES = 64 * 1024 * 1024
@@ -88,13 +88,10 @@ def open_regular(path: str, *, links: bool = True, folder: int = HERE) -> int:
         if os.path.realpath(path).startswith("/proc/"):
             raise _refuse_proc() from error
         raise
-    try:
+    with on_error(os.close, descriptor):
         _check_regular(os.fstat(descriptor))
         if is_of_proc(descriptor):
             raise _refuse_proc()
-    except BaseException:
-        os.close(descriptor)
-        raise
     return descriptor
 
 

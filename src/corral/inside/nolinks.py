@@ -13,7 +13,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 try:
     import ctypes
@@ -55,6 +55,16 @@ def opened(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def on_error(undo: Callable[..., object], *arguments: object) -> Iterator[None]:
+    """Call a function if the block raises: usually to close what the block would have handed over."""
+    try:
+        yield
+    except BaseException:
+        undo(*arguments)
+        raise
 
 
 def split(path: str) -> list[str]:

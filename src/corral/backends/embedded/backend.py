@@ -107,16 +107,9 @@ class EmbeddedBackend(Backend):
 
     async def _launch(self, recipe: Recipe) -> socket.socket:
         """Its control socket. Raises: as `create`."""
-        ours, theirs = wire.make_pair()
-        try:
-            with mapped(op="create"):
-                # If this is cancelled, `ours` is closed below: init sees its owner gone and the launcher clears up.
-                check(await self._ask_launcher({"op": "create", "recipe": recipe.to_json()}, theirs.fileno()))
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        with wire.offering(socket.socket) as (ours, theirs), mapped(op="create"):
+            # If this is cancelled, `ours` is closed: init sees its owner gone and the launcher clears up.
+            check(await self._ask_launcher({"op": "create", "recipe": recipe.to_json()}, theirs.fileno()))
         return ours
 
     async def connect(self, sandbox_id: str) -> AsyncSandbox:
@@ -230,20 +223,15 @@ class EmbeddedBackend(Backend):
 
     async def _launch_again(self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]) -> None:
         ours, theirs = wire.make_pair()
-        try:
-            with mapped(sandbox_id=found.sandbox_id, op="start"):
-                # If this is cancelled, `ours` is closed below: init sees that its owner is gone, and the sandbox stays
-                # stopped.
-                request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
-                answer = await self._ask_launcher(request, theirs.fileno())
-                if answer.get("error") == "held":
-                    raise GoneError("another process is using it")
-                check(answer)
-                info = (read_state(found.folder) or found.state)["info"]
-                check(await self._ask_launcher({"op": "detach", "id": found.sandbox_id, "info": info}))
-        finally:
-            ours.close()
-            theirs.close()
+        with ours, theirs, mapped(sandbox_id=found.sandbox_id, op="start"):
+            # If this is cancelled, `ours` is closed: init sees that its owner is gone, and the sandbox stays stopped.
+            request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
+            answer = await self._ask_launcher(request, theirs.fileno())
+            if answer.get("error") == "held":
+                raise GoneError("another process is using it")
+            check(answer)
+            info = (read_state(found.folder) or found.state)["info"]
+            check(await self._ask_launcher({"op": "detach", "id": found.sandbox_id, "info": info}))
 
     async def stop(self, sandbox_id: str) -> None:
         box = await self._connect_unless_stopped(sandbox_id)

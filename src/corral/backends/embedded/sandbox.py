@@ -204,17 +204,11 @@ class EmbeddedSandbox(SandboxPrimitives):
 
     async def _open_agent(self) -> socket.socket:
         """The connection to a new file agent inside."""
-        ours, theirs = wire.make_pair()
-        try:
+        with wire.offering(socket.socket) as (ours, theirs):
             with await seam.ask(self._control, {"op": "files"}, (theirs.fileno(),)) as answer:
                 message, descriptors = await seam.receive_within(answer, _AGENT_SECONDS)
             wire.close_all(descriptors)
             check(message)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
         return ours
 
     def _give_up(self) -> None:

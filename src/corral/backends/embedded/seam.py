@@ -42,17 +42,13 @@ async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int
         ExhaustedError: this process has no descriptors or memory left.
         OSError: no socket can be created.
     """
-    plain, theirs = wire.make_pair()
-    ours = wire.AnswerSocket(fileno=plain.detach())
-    try:
-        await send(peer, message, (theirs.fileno(), *descriptors))
-    except BaseException as error:
-        ours.close()
-        if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+    with wire.offering(wire.AnswerSocket) as (ours, theirs):
+        try:
+            await send(peer, message, (theirs.fileno(), *descriptors))
+        except TimeoutError:
+            raise
+        except OSError as error:
             raise not_sent(error) from error
-        raise
-    finally:
-        theirs.close()
     return ours
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corral.errors import BackendUnavailableError
+from corral.inside.nolinks import on_error
 from corral.paths import TEMPORARY
 
 _LOCK_SUFFIX = ".lock"
@@ -63,18 +64,15 @@ def make_folder(base: Path) -> HostFolder:
     while True:
         sandbox_id = str(uuid.uuid4())
         lock = os.open(base / f"{sandbox_id}{_LOCK_SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with contextlib.suppress(BlockingIOError):  # a sweep was faster, and is about to remove it
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_nlink:
-                    root = base / sandbox_id
-                    for folder in (root, root / "home", root / "tmp"):
-                        folder.mkdir(mode=0o700)
-                    (root / "home").chmod(0o755)
-                    return HostFolder(sandbox_id, root, lock)
-        except BaseException:
-            os.close(lock)
-            raise
+        # BlockingIOError: a sweep was faster, and is about to remove it.
+        with on_error(os.close, lock), contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_nlink:
+                root = base / sandbox_id
+                for folder in (root, root / "home", root / "tmp"):
+                    folder.mkdir(mode=0o700)
+                (root / "home").chmod(0o755)
+                return HostFolder(sandbox_id, root, lock)
         os.close(lock)
 
 

@@ -21,7 +21,7 @@ from corral.engine import syscalls
 from corral.engine.recipe import Identity, Layer, Limits, Recipe
 from corral.engine.storage.copying import copy_sparse
 from corral.engine.storage.folder import make_uppers
-from corral.inside.nolinks import opened
+from corral.inside.nolinks import on_error, opened
 
 _LOOP_CTL_GET_FREE, _LOOP_CONFIGURE, _LOOP_SET_CAPACITY = 0x4C82, 0x4C0A, 0x4C07
 _RESIZE_EXT4, _FREEZE, _THAW = 0x40086610, 0xC0045877, 0xC0045878
@@ -69,11 +69,8 @@ class LoopStorage:
             self.copy_template(recipe.limits, unfinished)
             os.rename(unfinished, image)  # complete or missing: a stopped sandbox may be started after a crash
         mount = self.mount(image)
-        try:
+        with on_error(os.close, mount):
             make_uppers(recipe, identity, directory_fd=mount)
-        except BaseException:
-            os.close(mount)
-            raise
         return mount
 
     @staticmethod

@@ -12,6 +12,7 @@ from typing import Any
 
 from corral.backends.embedded.datafolder import make_part
 from corral.errors import BackendUnavailableError
+from corral.inside.nolinks import on_error
 from corral.server.store.migrations import MIGRATIONS
 
 FILE = "corral.db"
@@ -134,14 +135,11 @@ def _claim(folder: Path) -> int:
 def _open(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # readable by this user only, like its WAL
     connection = sqlite3.connect(path, isolation_level=None, timeout=10.0)
-    try:
+    with on_error(connection.close):
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
         _migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
