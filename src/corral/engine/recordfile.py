@@ -76,7 +76,19 @@ class DiskBudget:
         self._counted[record] = now
 
 
-class RecordWriter:
+class _Segmented:
+    """A record of which one segment at most is open."""
+
+    _file: int | None = None
+
+    def close(self) -> None:
+        """Close the open segment."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class RecordWriter(_Segmented):
     """Used by a keeper. Never fails: entries that the host's disk has no room for are missing, as if dropped."""
 
     def __init__(self, folder: str, limit_bytes: int, budget: DiskBudget | None = None) -> None:
@@ -88,7 +100,6 @@ class RecordWriter:
         self._segment_bytes = max(_MIN_SEGMENT_BYTES, min(smaller // 8, _MAX_SEGMENT_BYTES))
         self._segments: list[tuple[int, int]] = []  # base and size of those that are complete, oldest first
         self._total = 0
-        self._file: int | None = None
         self._base = self._size = 0
         self._notes_size = 0
         self.next_offset = 0
@@ -133,12 +144,6 @@ class RecordWriter:
         """True if there is room for another note, in this record and in all of the sandbox together."""
         size += _HEADER.size
         return self._notes_size + size <= MAX_NOTES_BYTES and self._budget.takes_note(size)
-
-    def close(self) -> None:
-        """Close the current segment."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
     def delete(self) -> None:
         """Delete the record."""
@@ -189,13 +194,12 @@ class RecordWriter:
             self._turn_over()
 
 
-class RecordReader:
+class RecordReader(_Segmented):
     """Reads a record from an offset on, while it grows and its oldest parts are dropped."""
 
     def __init__(self, folder: Path, since: int) -> None:
         self._folder = folder
         self.offset = since
-        self._file: int | None = None
         self._base = 0
         self._notes_position = 0
         """How far the notes were read in place of dropped entries."""
@@ -243,12 +247,6 @@ class RecordReader:
                 return parse(file.read(most_bytes))
         except FileNotFoundError:
             return []
-
-    def close(self) -> None:
-        """Close the open segment."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
     def _bases(self) -> list[int]:
         return sorted(int(name.removesuffix(_SUFFIX)) for name in os.listdir(self._folder) if name.endswith(_SUFFIX))

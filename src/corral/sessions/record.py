@@ -55,15 +55,18 @@ class RecordInfo:
 class Recorded(ABC):
     """A program with a record. It outlives this handle, and this process if the backend supports it."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Its name in the sandbox."""
+    _name: str
+    _pid: int
 
     @property
-    @abstractmethod
+    def name(self) -> str:
+        """Its name in the sandbox."""
+        return self._name
+
+    @property
     def pid(self) -> int:
         """Its process id inside."""
+        return self._pid
 
     @abstractmethod
     async def write(self, data: bytes | str) -> None:

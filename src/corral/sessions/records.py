@@ -170,7 +170,7 @@ class MemoryRecorded(Recorded):
         self, process: AsyncProcess, *, name: str, pty: bool, limit_bytes: int, note: bytes | None, book: RecordBook
     ) -> None:
         self._process = process
-        self._name = name
+        self._name, self._pid = name, process.pid
         self._pty = pty
         self._started = time.time()
         self._book = book
@@ -178,14 +178,6 @@ class MemoryRecorded(Recorded):
         if note is not None:
             self._log.add_note(note)
         process.record(self._log.add_output, self._log.finish)
-
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     async def write(self, data: bytes | str) -> None:
         if self._process.ended:

@@ -42,14 +42,6 @@ class EmbeddedRecorded(Recorded):
         self._folder = folder / "records" / str(self._number)
         self._sandbox_id = sandbox_id
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def pid(self) -> int:
-        return self._pid
-
     async def write(self, data: bytes | str) -> None:
         if not await seam.write_stdin(await self._input("write"), as_bytes(data)):
             raise stdin_closed(self._sandbox_id)
