@@ -12,13 +12,14 @@ import contextlib
 import inspect
 import signal as signals
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
+from corral.concurrency.closing import AsyncClosing
 from corral.concurrency.waiting import cancel_all
 from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, SandboxGoneError, WorkdirError
 from corral.protocol import OnOutput, SpawnRequest, Stdin
@@ -335,7 +336,7 @@ class _Subscriber:
         return first if len(pieces) == 1 else OutputChunk(first.stream, b"".join(pieces))
 
 
-class AsyncProcess(ABC):
+class AsyncProcess(AsyncClosing):
     """A program that runs in the background. It outlives the call that started it, never the sandbox."""
 
     def __init__(self, request: SpawnRequest, *, sandbox_id: str) -> None:
@@ -367,17 +368,17 @@ class AsyncProcess(ABC):
     async def _signal(self, number: int) -> None:
         """Signal the process group of the running program."""
 
-    async def _resize(self, *, rows: int, columns: int) -> None:  # noqa: B027 - not every backend has terminals
+    async def _resize(self, *, rows: int, columns: int) -> None:
         """Set the size of its terminal."""
 
     @abstractmethod
     def end_tree(self, reason: EndReason) -> None:
         """Start killing the program's process tree. Must not block; may be called again."""
 
-    async def end_rest(self) -> None:  # noqa: B027 - not every backend can
+    async def end_rest(self) -> None:
         """Kill processes that an ended program left running."""
 
-    def resume_reading(self) -> None:  # noqa: B027 - not every backend can
+    def resume_reading(self) -> None:
         """A reader that lagged behind has caught up. Only of use to backends that can make a program wait."""
 
     # What a backend calls.
@@ -571,12 +572,6 @@ class AsyncProcess(ABC):
             except CorralError:
                 return  # the sandbox was deleted, with the program
         await self._clear_up()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
 
     def _result(self, ending: Ending) -> ExecResult:
         with self._lock:

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from corral.base.files import AsyncFiles
 from corral.base.process import AsyncProcess
 from corral.client.sandbox import AsyncSandbox
+from corral.concurrency.closing import SyncClosing
 from corral.concurrency.portal import get_portal
 from corral.protocol import Backend
 from corral.results import Event, SandboxInfo
@@ -31,6 +32,10 @@ A = TypeVar("A")
 W = TypeVar("W")
 
 
+_wraps = functools.partial(functools.wraps, updated=())
+"""Without the marks that the method has as an attribute: of an abstract one, what is derived is not abstract."""
+
+
 class Derived(Generic[A]):
     """A sync object around an async one."""
 
@@ -41,7 +46,7 @@ class Derived(Generic[A]):
 def derive(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Derived[Any], P], R]:
     """The sync form of an async method."""
 
-    @functools.wraps(method)
+    @_wraps(method)
     def call(self: Derived[Any], *args: P.args, **kwargs: P.kwargs) -> R:
         bound = getattr(self._target, method.__name__)
         result: R = get_portal().run(bound(*map(_to_async, args), **{k: _to_async(v) for k, v in kwargs.items()}))
@@ -56,7 +61,7 @@ def derive_as(
     """The sync form of an async method whose result needs a sync form too."""
     plain = derive(method)
 
-    @functools.wraps(method)
+    @_wraps(method)
     def call(self: Derived[Any], *args: P.args, **kwargs: P.kwargs) -> W:
         return wrap(plain(self, *args, **kwargs))
 
@@ -68,7 +73,7 @@ def derive_iterator(
 ) -> Callable[Concatenate[Derived[Any], P], Iterator[R]]:
     """The sync form of an async iterator."""
 
-    @functools.wraps(method)
+    @_wraps(method)
     def call(self: Derived[Any], *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         return get_portal().iterate(getattr(self._target, method.__name__)(*args, **kwargs))
 
@@ -147,7 +152,7 @@ class Files(Derived[AsyncFiles]):
     download = derive(AsyncFiles.download)
 
 
-class Process(Derived[AsyncProcess]):
+class Process(Derived[AsyncProcess], SyncClosing):
     """A program in the background."""
 
     pid = derive_property(AsyncProcess.pid)
@@ -159,12 +164,6 @@ class Process(Derived[AsyncProcess]):
     wait = derive(AsyncProcess.wait)
     kill = derive(AsyncProcess.kill)
     close = derive(AsyncProcess.aclose)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Recorded(Derived[AsyncRecorded]):

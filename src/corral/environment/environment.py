@@ -10,6 +10,7 @@ from typing import Any, Self, cast
 from corral.client.registry import backend_names, get_backend, make_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
+from corral.concurrency.closing import AsyncClosing, SyncClosing
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
 from corral.environment.cache import Cache, Entry
@@ -27,7 +28,7 @@ Prepare = Callable[[AsyncSandbox], Awaitable[object]]
 BackendChoice = str | Backend | Callable[..., Backend] | Variable
 
 
-class Environment:
+class Environment(AsyncClosing, SyncClosing):
     """Creates and caches sandboxes: equal specs share a sandbox, until the environment is closed.
 
     Every keyword of `Sandbox` may be a `Variable`, and so may values in `env` and `labels` and items of `packages`;
@@ -252,18 +253,6 @@ class Environment:
     def close(self) -> None:
         """The same for sync code."""
         get_portal().run(self.aclose())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # Frameworks copy their arguments: a copy would have the same sandboxes, and delete them too.
 

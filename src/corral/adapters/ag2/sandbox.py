@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from typing import Any, Self
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
 from corral.client.sandbox import AsyncSandbox
+from corral.concurrency.closing import AsyncClosing
 from corral.errors import BackendUnavailableError, CorralError, PolicyError, SandboxClosedError, SandboxError
 from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
 from corral.tools.tool import MENDABLE
@@ -27,18 +28,8 @@ class ClosedError(RuntimeError):
     """It was closed. AG2 raises a RuntimeError, which its programs catch."""
 
 
-class Closing(ABC):
-    """Closed at the end of its `async with` block; a deep copy, which frameworks make, is the same object."""
-
-    @abstractmethod
-    async def aclose(self) -> None:
-        """Close it. Idempotent."""
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
+class Closing(AsyncClosing):
+    """A deep copy, which frameworks make, is the same object."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         return self

@@ -37,6 +37,7 @@ from corral.base.command import bash_text
 from corral.base.files import encode
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Sandbox
+from corral.concurrency.closing import AsyncClosing
 from corral.errors import (
     BackendError,
     CorralError,
@@ -92,7 +93,7 @@ def _returns(tell: Callable[[CorralError], Any]) -> Callable[[M], M]:
     return decorate
 
 
-class AsyncCorralSandbox:
+class AsyncCorralSandbox(AsyncClosing):
     """The protocol for async callers. The sandbox is created at the first use, or by `start`.
 
     With a `sandbox_id`, any process finds it again under that id until `stop`; without one it belongs to this process
@@ -229,9 +230,6 @@ class AsyncCorralSandbox:
     async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
 
     # Commands.
 

@@ -7,9 +7,10 @@ from typing import ClassVar, Self
 from corral.adapters.pydantic_ai.sandbox import AsyncCorralSandbox
 from corral.client.sandbox import AsyncSandbox
 from corral.client.sync import Derived, Sandbox, derive, derive_init, derive_property
+from corral.concurrency.closing import SyncClosing
 
 
-class CorralSandbox(Derived[AsyncCorralSandbox]):
+class CorralSandbox(Derived[AsyncCorralSandbox], SyncClosing):
     """The protocol for sync code. The constructor creates the sandbox; its arguments are those of
     `AsyncCorralSandbox`."""
 
@@ -70,9 +71,3 @@ class CorralSandbox(Derived[AsyncCorralSandbox]):
     kill_background = derive(AsyncCorralSandbox.kill_background)
     list_background = derive(AsyncCorralSandbox.list_background)
     kill_all_background = derive(AsyncCorralSandbox.kill_all_background)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -11,7 +11,7 @@ import contextlib
 import posixpath
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, Unpack
+from typing import Unpack
 
 from pydantic_ai.workspaces import (
     CommandResult,
@@ -27,6 +27,7 @@ from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, c
 from corral.base.command import bash_text
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
+from corral.concurrency.closing import AsyncClosing
 from corral.errors import (
     InvalidCommandError,
     SandboxClosedError,
@@ -52,7 +53,7 @@ class _TooMuchOutputError(Exception):
     """Raised by the output callback, which kills the program."""
 
 
-class CorralWorkspace:
+class CorralWorkspace(AsyncClosing):
     """A `WorkspaceBackend` with commands, files and realpath, on any of Corral's backends.
 
     Pass a `ref` to use an existing environment, or the keywords of `corral.Sandbox` for a new one. `lifetime_seconds`
@@ -221,12 +222,6 @@ class CorralWorkspace:
         self._lazy.forget()
         if box is not None:
             await box.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
 
     async def _find_working_dir(self, box: AsyncSandbox) -> str:
         if self._working_dir is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 
 from corral.inside.files import write_all
 
@@ -24,9 +23,7 @@ class WriterThread:
     def __enter__(self) -> WriterThread:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._thread.submit(os.close, self._descriptor)
         self._thread.shutdown(wait=False)
 

@@ -13,7 +13,9 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Self
 
+from corral.concurrency.closing import AsyncClosing
 from corral.concurrency.waiting import cancel_all
 from corral.errors import BackendUnavailableError
 from corral.forge.artifacts import open_artifact
@@ -59,7 +61,7 @@ _PAGES = {
 }
 
 
-class WatchServer:
+class WatchServer(AsyncClosing):
     """Shows one run: of this process, of another process, or one that has ended."""
 
     def __init__(self, folder: Path, *, port: int = 0, follow: bool = True) -> None:
@@ -128,12 +130,9 @@ class WatchServer:
         if server is not None:
             await server.wait_closed()
 
-    async def __aenter__(self) -> WatchServer:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
 
     def _look_for_holder(self) -> None:
         """Check now and then whether the run's process is alive: a killed one says nothing."""
