@@ -274,7 +274,7 @@ _table = {name: language for language in _BUILT_IN for name in (language.name, *
 
 def find_language(name: str) -> Language:
     """The language of that name or alias; case and spaces around it don't matter. Raises: UnknownLanguageError."""
-    language = _table.get(_normalise(name))
+    language = _table.get(_normalise(name)) if isinstance(name, str) else None
     if language is None:
         raise UnknownLanguageError(
             f"unknown language {name!r}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from corral.errors import SandboxFileError
@@ -38,10 +38,13 @@ def inside(path: str | PurePosixPath, *, workdir: str) -> SandboxPath:
     """Parse a path given by a caller: relative ones are under `workdir`; `~` is not expanded.
 
     Raises:
+        TypeError: neither a string nor a path.
         SandboxFileError: empty, with a NUL, or longer than the kernel's limit.
     """
     if isinstance(path, FollowedPath):
         return path
+    if not isinstance(path, str | PurePath):
+        raise TypeError(f"a path must be a string or a PurePosixPath, not {type(path).__name__}")
     text = str(path)
     if isinstance(path, Path):
         raise SandboxFileError(f"{text!r} is a host path", path=text, hint="give a string or a PurePosixPath")

@@ -82,9 +82,8 @@ class TextSearch:
     hidden: bool
 
     def __post_init__(self) -> None:
-        for what, value in (("pattern", self.pattern), ("include", self.include or "")):
-            if not isinstance(value, str):
-                raise TypeError(f"{what} must be a string, not {type(value).__name__}")
+        check_string(self.pattern, what="pattern")
+        check_string(self.include or "", what="include")
 
     def compile(self) -> re.Pattern[bytes]:
         """Raises: RefusedError for an invalid regular expression."""
@@ -238,7 +237,7 @@ class AsyncFiles(ABC):
     ) -> GlobResult:
         """Paths that match; `**` crosses folders. Raises: SandboxFileNotFoundError and SandboxLinkError, for `path`."""
         root = self.at(path)
-        if pattern.startswith("/"):
+        if check_string(pattern, what="pattern").startswith("/"):
             folder, pattern = split_absolute(pattern)
             root = SandboxPath(folder)
         return await self._glob(root, pattern, hidden=hidden, limit=limit)
@@ -594,6 +593,13 @@ def too_many(path: str, most: int, *, sandbox_id: str | None, op: str) -> Sandbo
     return SandboxFileTooLargeError(
         f"{path}: more than {most:,} results", path=path, sandbox_id=sandbox_id, op=op, hint="use glob with a limit"
     )
+
+
+def check_string(value: str, *, what: str) -> str:
+    """The value. Raises: TypeError if it is not a string."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a string, not {type(value).__name__}")
+    return value
 
 
 def encode(text: str | bytes, *, what: str = "text") -> bytes:

@@ -38,11 +38,14 @@ def get_backend(name: str | Backend = "embedded") -> Backend:
     """The backend of that name, one per process and settings of the environment; or the object itself.
 
     Raises:
-        UnknownBackendError: unknown name.
+        UnknownBackendError: unknown name, or neither a name nor a backend.
         BackendUnavailableError: it can't be loaded.
     """
     if not isinstance(name, str):
-        return name
+        if hasattr(name, "create"):
+            return name
+        text = f"a backend is a name or an object, not {type(name).__name__}"
+        raise UnknownBackendError(text, hint=f"give one of {', '.join(backend_names())}, or a Backend")
     key = "\0".join([name, *(os.environ.get(variable, "") for variable in _VARIABLES.get(name, ()))])
     with _lock:
         if key not in _opened:

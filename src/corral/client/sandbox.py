@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from corral.base.command import in_file
-from corral.base.files import AsyncFiles
+from corral.base.files import AsyncFiles, check_string
 from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
 from corral.client.registry import get_backend
 from corral.errors import (
@@ -141,7 +141,7 @@ class AsyncSandbox:
     @classmethod
     async def connect(cls, sandbox_id: str, *, backend: str | Backend = "embedded") -> AsyncSandbox:
         """A handle to a detached sandbox. Raises: SandboxGoneError."""
-        return await get_backend(backend).connect(sandbox_id)
+        return await get_backend(backend).connect(check_string(sandbox_id, what="sandbox_id"))
 
     @classmethod
     async def list(cls, *, backend: str | Backend = "embedded") -> Sequence[SandboxInfo]:
@@ -332,6 +332,8 @@ class AsyncSandbox:
         """
         check_keywords(options, CodeOptions, "run_code")
         found = find_language(language)
+        if not isinstance(code, str | bytes | bytearray | memoryview):
+            raise InvalidCommandError(f"code must be a string or bytes, not {type(code).__name__}")
         source = as_bytes(code)
         if found.strip is not None and (stripped := found.strip(source)) != source:
             source, file = stripped, None  # the file itself can't be run

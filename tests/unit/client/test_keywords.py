@@ -1,4 +1,4 @@
-"""Unknown keywords: Python accepts them where a method has `**options`, so each method refuses them itself."""
+"""Unknown keywords, which Python accepts where a method has `**options`, and arguments of other types, are refused."""
 
 from typing import Any, cast
 
@@ -8,6 +8,7 @@ from corral import AsyncSandbox
 from corral.backends.daytona import detached as on_daytona
 from corral.backends.embedded import detached as on_embedded
 from corral.backends.memory import MemoryBackend
+from corral.errors import InvalidCommandError, UnknownBackendError, UnknownLanguageError
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,20 @@ async def test_a_sandbox_refuses_unknown_keywords(method: str, args: list[str]) 
 async def test_detached_programs_refuse_unknown_keywords(module: Any, keyword: str) -> None:
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{keyword}'"):
         await module.start(cast(Any, None), cast(Any, None), "true", **{keyword: 5})
+
+
+@pytest.mark.parametrize("wrong", [5, None, ["a"]])
+async def test_arguments_of_other_types_are_refused_by_name(wrong: Any) -> None:
+    with pytest.raises(UnknownBackendError, match="give one of "):
+        AsyncSandbox(backend=wrong)
+    with pytest.raises(UnknownBackendError, match="give one of "):
+        await AsyncSandbox.list(backend=wrong)
+    with pytest.raises(TypeError, match="sandbox_id must be a string"):
+        await AsyncSandbox.connect(wrong, backend=MemoryBackend())
+    async with AsyncSandbox(backend=MemoryBackend()) as box:
+        with pytest.raises(InvalidCommandError, match="code must be a string or bytes"):
+            await box.run_code(wrong)
+        with pytest.raises(UnknownLanguageError):
+            await box.run_code("1", wrong)
+        with pytest.raises(TypeError, match="a path must be a string"):
+            await box.files.read(wrong)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from corral.backends.unsafe_subprocess.folders import Names
 from corral.base.filereports import told
-from corral.base.files import DEFAULT_MATCH_LIMIT, Message
+from corral.base.files import DEFAULT_MATCH_LIMIT, Message, check_string
 from corral.base.process import AsyncProcess
 from corral.base.taskfiles import Spawn, TaskFiles
 from corral.paths import FollowedPath, SandboxPath
@@ -43,7 +43,7 @@ class HostFiles(TaskFiles):
     async def glob(
         self, pattern: str, *, path: PathLike = ".", hidden: bool = True, limit: int = DEFAULT_MATCH_LIMIT
     ) -> GlobResult:
-        if pattern.startswith("/"):
+        if check_string(pattern, what="pattern").startswith("/"):
             pattern = self._names.resolve(pattern)
         return await super().glob(pattern, path=path, hidden=hidden, limit=limit)
 

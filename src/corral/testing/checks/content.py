@@ -297,7 +297,7 @@ async def edit_preserves_every_other_byte(files: AsyncFiles) -> None:
     true((await files.read("file")).endswith(b"\n at the end"), "text may be removed")
 
 
-@check("files.edit", "edit, replace and grep refuse what is neither text nor bytes, and a refused call changes nothing")
+@check("files.edit", "Files refuse values of other types, and a refused call changes nothing")
 async def edit_refuses_other_types(files: AsyncFiles) -> None:
     await files.write("file", b"\0\0\0\0\0 five")
     for wrong in (5, None, [0]):  # bytes(5) would be five NUL bytes
@@ -306,7 +306,10 @@ async def edit_refuses_other_types(files: AsyncFiles) -> None:
         await raises(TypeError, files.replace("five", wrong))  # type: ignore[arg-type]
         await raises(TypeError, files.replace(wrong, "x"))  # type: ignore[arg-type]
         await raises(TypeError, files.grep(wrong))  # type: ignore[arg-type]
+        await raises(TypeError, files.glob(wrong))  # type: ignore[arg-type]
+        await raises(TypeError, files.write(wrong, "x"))  # type: ignore[arg-type]
     await raises(TypeError, files.grep("five", include=5))  # type: ignore[arg-type]
+    equal([file.path.rpartition("/")[2] for file in await files.list()], ["file"])
     equal(await files.read("file"), b"\0\0\0\0\0 five")
     await files.edit("file", bytearray(b"five"), memoryview(b"six"))  # type: ignore[arg-type]
     equal(await files.read("file"), b"\0\0\0\0\0 six")
