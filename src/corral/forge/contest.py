@@ -24,6 +24,7 @@ from corral.forge.artifacts import are_whole
 from corral.forge.attempt import AttemptMaker
 from corral.forge.base import Base
 from corral.forge.callback import run_with_callback
+from corral.forge.calling import do_all
 from corral.forge.candidate import as_candidates
 from corral.forge.definition import describe_run, differences
 from corral.forge.events import Listener, Teller
@@ -275,20 +276,13 @@ class _ContestRun:
             )
         processors = list_processors() if self._settings.pin else []
         slots = Slots(self._jobs, processors)
-        # Sandboxes at once: those that run, as many that are ready, and one whose artifacts are being collected.
-        alive = asyncio.Semaphore(2 * self._jobs + 1)
 
         async def make(turn: Turn) -> None:
-            async with alive:
-                await attempts.make(self._by_id[turn.candidate], turn, slots)
+            await attempts.make(self._by_id[turn.candidate], turn, slots)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for turn in left:
-                    group.create_task(make(turn))
-        except ExceptionGroup as failures:
-            # A failure that belongs to no attempt, such as a full disk here: the first one says enough.
-            raise failures.exceptions[0] from failures
+        # Sandboxes at once: those that run, as many that are ready, and one whose artifacts are being collected. An
+        # error that belongs to no attempt, such as a full disk here, ends the others.
+        await do_all(left, make, jobs=2 * self._jobs + 1)
 
     async def _judge(self) -> tuple[Standing, ...]:
         entries, unfinished = [], {}

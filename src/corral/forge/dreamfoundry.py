@@ -30,6 +30,7 @@ from corral.forge.artifacts import read_artifact
 from corral.forge.attempt import AttemptMaker, Layout
 from corral.forge.base import Base
 from corral.forge.callback import LogCallback, SayFor, run_with_callback
+from corral.forge.calling import do_all
 from corral.forge.candidate import Candidate
 from corral.forge.ids import check_id
 from corral.forge.judge.rubric import ScoreResult, score_candidate
@@ -342,7 +343,6 @@ async def _run_jobs(
     maker = open_service() if backend is None else get_backend(backend)
     try:
         need_isolation(maker, who="the forge")
-        free = asyncio.Semaphore(jobs or (_REMOTE_JOBS if remote else count_processors()))
         network = await _find_network(maker) if remote else NetworkPolicy()
         # On a service a sandbox has the resources that the service gives it.
         settings = limits.to_settings(Resources() if remote else Settings().resources)
@@ -353,20 +353,18 @@ async def _run_jobs(
             narrator = _Narrator(job, say, remote=remote)
             if first[str(job.candidate_id).lower()] is not job:
                 return narrator.refuse(f"Two candidates have the id {job.candidate_id!r}")
-            async with free:
-                if folder is not None:
-                    await asyncio.to_thread(forget_artifact, folder, job.candidate_id)
-                if (fault := await asyncio.to_thread(job.find_fault)) is not None:
-                    return narrator.refuse(fault)
-                done = await _run_one(job, maker, settings, network, narrator, scratch)
-                done = await asyncio.to_thread(_save, folder, done)
-                on_done(job, done)
-                return done
+            if folder is not None:
+                await asyncio.to_thread(forget_artifact, folder, job.candidate_id)
+            if (fault := await asyncio.to_thread(job.find_fault)) is not None:
+                return narrator.refuse(fault)
+            done = await _run_one(job, maker, settings, network, narrator, scratch)
+            done = await asyncio.to_thread(_save, folder, done)
+            on_done(job, done)
+            return done
 
+        at_once = jobs or (_REMOTE_JOBS if remote else count_processors())
         with tempfile.TemporaryDirectory(prefix="corral-forge-") as scratch:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(run(job, Path(scratch))) for job in wanted]
-        return [task.result() for task in tasks]
+            return await do_all(wanted, lambda job: run(job, Path(scratch)), jobs=at_once)
     finally:
         if remote:
             await maker.aclose()
