@@ -44,6 +44,7 @@ FAILED: Mapping[Phase, str] = {
 _SPARE_SECONDS = 600.0
 """How much longer than all its phases a sandbox may live if its owner is gone."""
 _LINE_CHARACTERS = 500
+_SIGNALS = {each.value: each.name for each in signal.Signals}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,18 +304,11 @@ def _judge_end(ran: RunEnd, log: str, settings: Settings) -> tuple[Outcome, str]
     if ran.exit_code == 0:
         return "ok", ""
     if ran.signal is not None:
-        how = f"ended by {_signal_name(ran.signal)}"
+        how = f"ended by {_SIGNALS.get(ran.signal, f'signal {ran.signal}')}"
     else:
         how = f"exit code {ran.exit_code}"
     last = ran.said or next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
     return "crashed", f"{how}: {last[:_LINE_CHARACTERS]}" if last else how
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 async def _meter(box: AsyncSandbox, every: float, tell: Tell) -> None:

@@ -22,6 +22,7 @@ MAX_LINE_CHARS = 2_000
 _GREP_LINE_CHARS = 300
 _LINE_NOTE_CHARS = 120
 """Space for the note that a line was cut."""
+_SIGNALS = {each.value: each.name for each in signal.Signals}
 
 GrepMode = Literal["content", "files_with_matches", "count"]
 
@@ -167,7 +168,7 @@ def describe_end(result: ExecResult) -> str:
     elif result.reason == "cancelled":
         parts.append("cancelled")
     elif result.signal is not None:
-        parts.append(f"killed by signal {result.signal} ({_name_signal(result.signal)})")
+        parts.append(f"killed by signal {result.signal} ({_SIGNALS.get(result.signal, 'unknown')})")
     if result.limit is not None:
         parts.append(f"killed by the sandbox's {result.limit} limit")
     if result.reason != "timeout":
@@ -178,13 +179,6 @@ def describe_end(result: ExecResult) -> str:
     if replaced := result.replaced_bytes:
         parts.append(f"{replaced} bytes were not UTF-8 and are shown as \ufffd")
     return "; ".join(parts)
-
-
-def _name_signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
 
 
 # Files.
