@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from corral.adapters.ag2 import framework
-from corral.adapters.ag2.environments import DaytonaEnvironment, DockerEnvironment, EnvironmentBase
+from corral.adapters.ag2.environments import DaytonaEnvironment, DockerEnvironment
 from corral.adapters.ag2.sandbox import Adapted, ClosedError, Closing
 from corral.adapters.ag2.service import DaytonaResources
 from corral.adapters.ag2.words import DOCKER_CODE
@@ -26,8 +26,10 @@ class CodeRunner:
 
     def __init__(self, environment: Adapted, *, languages: Sequence[str] = ("python", "bash")) -> None:
         for language in languages:
-            if not _is_known(language):
-                raise ValueError(f"No LanguageRunner registered for language {language!r}.")
+            try:
+                find_language(language)
+            except CorralError as error:
+                raise ValueError(f"No LanguageRunner registered for language {language!r}.") from error
         self._environment = environment
         self._languages = tuple(languages)
         self.result: CodeResult | None = None
@@ -58,10 +60,7 @@ class CodeRunner:
 class CodeEnvironmentBase(CodeRunner, Closing):
     """A first-generation environment: it runs the code itself, and can't be used after `aclose`."""
 
-    def __init__(self, environment: EnvironmentBase, *, languages: Sequence[str]) -> None:
-        super().__init__(environment, languages=languages)
-        self._owned = environment
-        self._closed = False
+    _closed = False
 
     async def run(self, code: str, language: str, *, context: Any = None) -> Any:
         """Run a snippet; returns AG2's `CodeRunResult`. Raises: ClosedError, a RuntimeError, after `aclose`."""
@@ -72,7 +71,7 @@ class CodeEnvironmentBase(CodeRunner, Closing):
     async def aclose(self) -> None:
         """Delete every sandbox. Idempotent. Raises: LeftBehindError."""
         self._closed = True
-        await self._owned.aclose()
+        await self._environment.aclose()
 
 
 class DaytonaCodeEnvironment(CodeEnvironmentBase):
@@ -138,11 +137,3 @@ class _FirstDocker(DockerEnvironment):
     """Does not strip the output."""
 
     words = DOCKER_CODE
-
-
-def _is_known(language: str) -> bool:
-    try:
-        find_language(language)
-    except CorralError:
-        return False
-    return True
