@@ -141,7 +141,7 @@ git_settings_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead, for scripts.")
 
 
-def _together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     """Several options as one decorator, in the order of the help text."""
 
     def decorate(function: F) -> F:
@@ -152,7 +152,7 @@ def _together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-backend_option = _together(
+backend_option = together(
     setting_option("backend", "-b", default="embedded", metavar="NAME", shell_complete=_complete_backend,
                    callback=_choose_backend),
     setting_option("url", metavar="URL", is_eager=True, expose_value=False, callback=_remember),
@@ -160,13 +160,13 @@ backend_option = _together(
                  callback=_remember, show_envvar=False,
                  help=f"The API key for --url; better set in {' or '.join(KEY_VARIABLES)}."),
 )  # fmt: skip
-environment_options = _together(
+environment_options = together(
     click.option("--env", "-e", "env", multiple=True, metavar="NAME=VALUE",
                  help="An environment variable; NAME alone copies its current value."),
     click.option("--env-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
                  metavar="FILE", help="A file with lines NAME=VALUE; # starts a comment."),
 )  # fmt: skip
-spec_option_flags = _together(
+spec_option_flags = together(
     setting_option("image", metavar="IMAGE"),
     setting_option("network", metavar="POLICY"),
     setting_option("memory", metavar="SIZE"),

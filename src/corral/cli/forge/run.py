@@ -26,20 +26,17 @@ if TYPE_CHECKING:
     from corral.forge.result import ContestResult
 
 
-def _limit_options(function: Any) -> Any:
-    for option in reversed((
-        options.setting_option("timeout", type=options.TIME, metavar="TIME",
-                               help="How long one run may take. Default: 60."),
-        options.setting_option("memory", metavar="SIZE"),
-        options.setting_option("cpus", type=float, metavar="N",
-                               help="Processors of a sandbox; 0.5 is half of one. Default: 1."),
-        options.setting_option("disk", metavar="SIZE"),
-        options.setting_option("processes", type=int, metavar="N"),
-        options.setting_option("network", metavar="POLICY"),
-        options.setting_option("image", metavar="IMAGE"),
-    )):  # fmt: skip
-        function = option(function)
-    return function
+_limit_options = options.together(
+    options.setting_option("timeout", type=options.TIME, metavar="TIME",
+                           help="How long one run may take. Default: 60."),
+    options.setting_option("memory", metavar="SIZE"),
+    options.setting_option("cpus", type=float, metavar="N",
+                           help="Processors of a sandbox; 0.5 is half of one. Default: 1."),
+    options.setting_option("disk", metavar="SIZE"),
+    options.setting_option("processes", type=int, metavar="N"),
+    options.setting_option("network", metavar="POLICY"),
+    options.setting_option("image", metavar="IMAGE"),
+)  # fmt: skip
 
 
 @click.command()
