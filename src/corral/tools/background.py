@@ -124,21 +124,21 @@ async def read_shell(
     if wait_seconds > 0 and not mark.waiting:
         await _wait_for_news(recorded, mark.position, wait_seconds)
     # Checked before the output is read, so that a command reported as ended has no more output.
-    end = _find_end(await recorded.notes())
+    running, exit_code, reason = _find_end(await recorded.notes())
     reading = Reading(mark, max_bytes=max(1, max_bytes), newest=newest)
     async with contextlib.aclosing(recorded.entries(since=mark.position, follow=False)) as entries:
         async for entry in entries:
             if not reading.take(entry):
                 break
-    mark = _marks_of(box)[shell_id] = reading.finish(whole=end is not None)
+    mark = _marks_of(box)[shell_id] = reading.finish(whole=not running)
     return ShellOutput(
         shell_id,
         stdout=reading.join("stdout"),
         stderr=reading.join("stderr"),
         output=reading.join("stdout", "stderr"),
-        running=end is None,
-        exit_code=end.exit_code if end is not None else None,
-        reason=end.reason if end is not None else None,
+        running=running,
+        exit_code=exit_code,
+        reason=reason,
         waiting=mark.waiting,
         lost_bytes=reading.lost_bytes,
     )
@@ -165,10 +165,10 @@ async def kill_shell(box: AsyncSandbox, shell_id: str) -> bool:
         NotRecordedError: no command has this id.
     """
     recorded = await _find(box, shell_id)
-    if _find_end(await recorded.notes()) is not None:
-        return False
-    await recorded.kill()
-    return True
+    running, *_ = _find_end(await recorded.notes())
+    if running:
+        await recorded.kill()
+    return running
 
 
 async def list_shells(box: AsyncSandbox) -> list[BackgroundProcessInfo]:
@@ -179,24 +179,11 @@ async def list_shells(box: AsyncSandbox) -> list[BackgroundProcessInfo]:
             notes = await (await box.find_recorded(info.name)).notes()
         except NotRecordedError:
             continue  # forgotten meanwhile
-        ended = _find_end(notes)
+        running, exit_code, _ = _find_end(notes)
         command = _parse(notes[0].data).get("command") if notes and notes[0].kind == "note" else None
-        found.append(
-            BackgroundProcessInfo(
-                info.name,
-                command if isinstance(command, str) else "",
-                ended is None,
-                ended.exit_code if ended else None,
-                info.started,
-            )
-        )
+        text = command if isinstance(command, str) else ""
+        found.append(BackgroundProcessInfo(info.name, text, running, exit_code, info.started))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    exit_code: int | None = None
-    reason: str | None = None
 
 
 def _marks_of(box: AsyncSandbox) -> dict[str, Mark]:
@@ -251,13 +238,13 @@ async def _wait_for_news(recorded: Recorded, since: int, seconds: float) -> None
                     clock.reschedule(min(latest, now + _QUIET_SECONDS))
 
 
-def _find_end(notes: Sequence[Entry]) -> _End | None:
-    """How a command ended; None while it runs."""
+def _find_end(notes: Sequence[Entry]) -> tuple[bool, int | None, str | None]:
+    """True while a command runs; False with its exit code and the reason when it has ended."""
     if not notes or notes[-1].kind != "end":
-        return None
+        return True, None, None
     found = _parse(notes[-1].data)
     code, reason = found.get("exit_code"), found.get("reason")
-    return _End(code if isinstance(code, int) else None, reason if isinstance(reason, str) else None)
+    return False, code if isinstance(code, int) else None, reason if isinstance(reason, str) else None
 
 
 def _parse(data: bytes) -> dict[str, Any]:
