@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from corral.tools.gate import Gate, OnAsk
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, LineChange, line_hash, split_lines
@@ -16,6 +16,7 @@ from corral.tools.permission import Permissions
 from corral.tools.reading import MAX_EDIT_BYTES, SNIFFED_BYTES
 from corral.tools.render import (
     DEFAULT_MAX_CHARS,
+    GrepMode,
     ToolText,
     count_lines,
     quote,
@@ -32,7 +33,7 @@ from corral.tools.tool import Row, Source, ToolSet
 DEFAULT_LINES = 2000
 GLOB_LIMIT = 1000
 GREP_LIMIT = 500
-_MODES = ("content", "files_with_matches", "count")
+_MODES: tuple[GrepMode, ...] = get_args(GrepMode)
 
 _PATH = "a path inside the sandbox; relative ones are under the working directory"
 

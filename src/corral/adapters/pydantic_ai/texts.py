@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from corral.adapters.pydantic_ai.results import ExecuteResponse, FileInfo, GrepMatch
 from corral.tools.hashline import line_hash
 from corral.tools.reading import Window
-from corral.tools.render import make_harmless, quote
-
-GrepMode = Literal["content", "files_with_matches", "count"]
+from corral.tools.render import GrepMode, count_lines, make_harmless, quote
 
 MAX_FILES = 100
 MAX_MATCHES = 50
@@ -78,8 +75,7 @@ def render_listing(path: str, entries: Sequence[FileInfo]) -> str:
 
 def render_written(path: str, content: str) -> str:
     """The message for a written file."""
-    lines = content.count("\n") + (1 if content and not content.endswith("\n") else 0)
-    return f"Wrote {lines} lines to {quote(path)}"
+    return f"Wrote {count_lines(content)} lines to {quote(path)}"
 
 
 def render_found(pattern: str, path: str, found: Sequence[FileInfo], *, truncated: bool = False) -> str:

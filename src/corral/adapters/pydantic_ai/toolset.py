@@ -26,7 +26,7 @@ from corral.tools.backgroundtools import BACKGROUND_TOOLS, BackgroundCommands
 from corral.tools.gate import Gate
 from corral.tools.hashline import DEFAULT_HASH_LENGTH, KNOWN_HASH_LENGTH
 from corral.tools.permission import Operation, Permissions
-from corral.tools.render import make_harmless, quote
+from corral.tools.render import GrepMode, make_harmless, quote
 from corral.tools.schema import make_schema
 from corral.tools.tool import ToolSet
 
@@ -248,7 +248,7 @@ class CorralToolset(FunctionToolset[D]):
         pattern: str,
         path: str | None = None,
         glob_pattern: str | None = None,
-        output_mode: texts.GrepMode = "files_with_matches",
+        output_mode: GrepMode = "files_with_matches",
         ignore_hidden: bool | None = None,  # noqa: FBT001 - a tool's parameter
     ) -> str:
         """Search files.
