@@ -406,10 +406,8 @@ class ShellSession:
         with self._lock:
             told = self._transcript.commands.get(command_id)
         if told is None:
-            raise NotRecordedError(
-                f"command {command_id!r} not found in this session, or it is too old",
-                op="session",
-            )
+            text = f"command {command_id!r:.200} not found in this session, or it is too old"
+            raise NotRecordedError(text, op="session")
         return told
 
     def _is_over(self, command_id: str) -> bool:

@@ -12,13 +12,11 @@ from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecord
 from corral.results import OutputChunk
 from corral.server.answers import Large, LongText, ManyItems, PlainText
 from corral.server.faults import Fault, bad_request, not_found
-from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import ClientLeftError, Socket
 from corral.server.routing import ApiCall, Table
 from corral.server.settings import OUTPUT_LIMIT_BYTES
 from corral.server.wire import toolbox as wire
 from corral.sessions.session import SessionCommand, ShellSession
-from corral.sessions.session import prefix as session_prefix
 
 TABLE = Table("toolbox")
 
@@ -59,15 +57,6 @@ async def _read_again(call: ApiCall, name: str) -> ShellSession:
         call.account.give_back(_READING_BYTES)
 
 
-async def _command(session: ShellSession, call: ApiCall) -> SessionCommand:
-    try:
-        return await session.command(call.params["commandId"])
-    except NotRecordedError as error:
-        raise not_found(
-            f"command {call.params['commandId'][:200]!r} not found in this session", code="PROCESS_NOT_FOUND"
-        ) from error
-
-
 # ------------------------------------------------------------------------------------------------------------ sessions
 
 
@@ -79,7 +68,7 @@ async def create_session(call: ApiCall) -> None:
         raise bad_request(f"the session name {ENTRYPOINT!r} is reserved")
     if name in (".", ".."):
         raise bad_request(f"{name!r} is not a valid session name")
-    if len(await _names(handle)) >= _MAX_SESSIONS:
+    if len(await handle.box.list_sessions()) >= _MAX_SESSIONS:
         raise bad_request(f"too many sessions: there are {_MAX_SESSIONS}; delete some")
     session = await ShellSession.open(
         handle.box, name, cwd=handle.resolve("."), env=handle.environment(), user=handle.program_user
@@ -87,15 +76,10 @@ async def create_session(call: ApiCall) -> None:
     call.server.sessions.keep(handle, session)
 
 
-async def _names(handle: Handle) -> list[str]:
-    infos = await handle.box.list_recorded()
-    return [info.name.removeprefix(session_prefix) for info in infos if info.name.startswith(session_prefix)]
-
-
 @TABLE.add("GET", "/process/session", answers={200: list[wire.Session]})
 async def list_sessions(call: ApiCall) -> ManyItems:
     """List sessions."""
-    return ManyItems(_sessions(call, await _names(call.sandbox)))
+    return ManyItems(_sessions(call, [info.name for info in await call.sandbox.box.list_sessions()]))
 
 
 async def _sessions(call: ApiCall, names: Sequence[str]) -> AsyncGenerator[list[wire.Session], None]:
@@ -198,7 +182,8 @@ async def _run_to_its_end(call: ApiCall, session: ShellSession, text: str) -> Se
 @TABLE.add("GET", _COMMAND)
 async def get_session_command(call: ApiCall) -> wire.Command:
     """Get a command of a session."""
-    return _to_wire(await _command(await _find(call), call))
+    session = await _find(call)
+    return _to_wire(await session.command(call.params["commandId"]))
 
 
 @TABLE.add(
@@ -207,7 +192,7 @@ async def get_session_command(call: ApiCall) -> wire.Command:
 async def get_session_command_logs(call: ApiCall) -> Large | PlainText | web.StreamResponse:
     """Get a command's log so far; over a websocket, follow it to its end."""
     session = await _find(call)
-    command = await _command(session, call)
+    command = await session.command(call.params["commandId"])
     if _is_upgrade(call):
         return await _follow(call, session, command.id)
     chunks = await session.log_chunks(command.id, limit_bytes=OUTPUT_LIMIT_BYTES)
@@ -239,7 +224,7 @@ async def _follow(call: ApiCall, session: ShellSession, command_id: str) -> web.
 async def send_input(call: ApiCall) -> None:
     """Send input to a running command."""
     session = await _find(call)
-    command = await _command(session, call)
+    command = await session.command(call.params["commandId"])
     data = call.body.data if call.body.data.endswith("\n") else f"{call.body.data}\n"
     completed = Fault(410, "the command has already completed", code="COMMAND_ALREADY_COMPLETED")
     if command.exit_code is not None:
@@ -249,7 +234,7 @@ async def send_input(call: ApiCall) -> None:
     except SandboxGoneError:
         raise
     except ExecError as error:
-        if (await _command(session, call)).exit_code is not None:
+        if (await session.command(command.id)).exit_code is not None:
             raise completed from error
         raise bad_request(f"{error}") from error
 

@@ -53,7 +53,7 @@ async def _find(call: ApiCall) -> Terminal:
 @TABLE.add("GET", "/process/pty", streams=True, answers={200: wire.PtyListResponse})
 async def list_pty_sessions(call: ApiCall) -> ManyItems:
     """List terminals."""
-    found = [info for info in await call.sandbox.box.list_recorded() if info.name.startswith(terminal_prefix)]
+    found = await call.sandbox.box.list_ptys()
     return ManyItems(_each(call, found), around=(b'{"sessions":[', b"]}"))
 
 
@@ -61,7 +61,7 @@ async def _each(call: ApiCall, found: Sequence[RecordInfo]) -> AsyncGenerator[li
     """One after the other: the variables of a terminal are dropped before the next is read."""
     for info in found:
         with contextlib.suppress(NotRecordedError):  # deleted in the meantime
-            terminal = await Terminal.attach(call.sandbox.box, info.name.removeprefix(terminal_prefix))
+            terminal = await Terminal.attach(call.sandbox.box, info.name)
             yield [await _to_wire(call.sandbox, terminal, info)]
 
 
@@ -103,10 +103,7 @@ async def resize_pty_session(call: ApiCall) -> wire.PtySessionInfo:
 
 
 async def _to_wire(handle: Handle, terminal: Terminal, found: RecordInfo | None = None) -> wire.PtySessionInfo:
-    try:
-        info = await terminal.info(found)
-    except NotRecordedError as error:
-        raise not_found(f"terminal {terminal.name!r} not found", code="PROCESS_NOT_FOUND") from error
+    info = await terminal.info(found)
     return wire.PtySessionInfo(
         id=info.name,
         cwd=info.cwd or handle.workdir,
@@ -126,9 +123,9 @@ async def _open(
     name = wanted.id or secrets.token_hex(8)
     if name in (".", ".."):
         raise bad_request(f"{name!r} is not a valid terminal name")
-    taken = [info for info in await box.list_recorded() if info.name.startswith(terminal_prefix)]
-    handle.watched_terminals.intersection_update(info.name.removeprefix(terminal_prefix) for info in taken)
-    ended = {info.name.removeprefix(terminal_prefix): info.started for info in taken if not info.running}
+    taken = await box.list_ptys()
+    handle.watched_terminals.intersection_update(info.name for info in taken)
+    ended = {info.name: info.started for info in taken if not info.running}
     if len(taken) >= _MAX_TERMINALS and not ended:
         raise bad_request(f"too many terminals: there are {_MAX_TERMINALS}; delete some")
     # A terminal whose shell has ended does not keep its name, and the oldest makes room for a new one.
