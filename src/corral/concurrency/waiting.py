@@ -1,10 +1,11 @@
-"""Waiting for shared work or work that must complete, cancelling tasks, and yielding to other tasks."""
+"""Waiting for shared work or work that must complete, time limits, cancelling tasks, and yielding to other tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -35,6 +36,18 @@ async def wait_for(work: concurrent.futures.Future[T] | asyncio.Future[T]) -> T:
     if not inner.done():  # else its event loop may be closed already
         inner.add_done_callback(_retrieve)
     return await asyncio.shield(inner)
+
+
+@contextlib.asynccontextmanager
+async def in_time(seconds: float | None, late: Callable[[float], Exception]) -> AsyncIterator[None]:
+    """Stop the block after so many seconds, and raise `late(seconds)`; a TimeoutError from elsewhere is passed on."""
+    try:
+        async with asyncio.timeout(seconds) as clock:
+            yield
+    except TimeoutError as error:
+        if seconds is None or not clock.expired():
+            raise
+        raise late(seconds) from error
 
 
 async def cancel_all(*tasks: asyncio.Future[Any]) -> None:

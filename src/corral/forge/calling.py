@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from corral.concurrency.waiting import in_time
 from corral.errors import JudgeError, SpecError
 
 T = TypeVar("T")
@@ -46,17 +47,13 @@ async def call(function: Callable[..., Any], *values: object, timeout: float, wh
         JudgeError: timed out. A thread can't be stopped: it runs on, and its result is ignored.
         Exception: what it raises.
     """
-    clock = asyncio.timeout(timeout)
-    try:
-        async with clock:
-            if is_async(function):
-                return await function(*values)
-            found = await call_in_thread(function, *values, name="corral-judge")
-            return await found if inspect.isawaitable(found) else found
-    except TimeoutError as error:
-        if not clock.expired():
-            raise  # the function's own
-        raise JudgeError(f"{who} took more than {timeout:g} s", judge=who, hint="give it more time") from error
+    async with in_time(
+        timeout, lambda seconds: JudgeError(f"{who} took more than {seconds:g} s", judge=who, hint="give it more time")
+    ):
+        if is_async(function):
+            return await function(*values)
+        found = await call_in_thread(function, *values, name="corral-judge")
+        return await found if inspect.isawaitable(found) else found
 
 
 async def ask_judge(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from corral.base.files import AsyncFiles
+from corral.concurrency.waiting import in_time
 from corral.errors import PolicyError, SandboxFileError, SandboxNotFolderError
 from corral.tools.render import MAX_LINE_CHARS
 
@@ -24,20 +24,16 @@ SEARCH_SECONDS = 120.0
 """A search that takes longer is stopped: with some patterns a regular expression never ends."""
 
 
-@contextlib.asynccontextmanager
-async def limit_search() -> AsyncIterator[None]:
+def limit_search() -> AbstractAsyncContextManager[None]:
     """Stop the block after `SEARCH_SECONDS`. Raises: SandboxFileError, then."""
-    try:
-        async with asyncio.timeout(SEARCH_SECONDS) as clock:
-            yield
-    except TimeoutError as error:
-        if not clock.expired():
-            raise
-        raise SandboxFileError(
-            f"the search took longer than {SEARCH_SECONDS:g} seconds",
+    return in_time(
+        SEARCH_SECONDS,
+        lambda seconds: SandboxFileError(
+            f"the search took longer than {seconds:g} seconds",
             op="search",
             hint="use a simpler pattern or a narrower path",
-        ) from error
+        ),
+    )
 
 
 async def find_hidden_files(

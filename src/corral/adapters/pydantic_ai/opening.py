@@ -16,7 +16,7 @@ from typing import Any
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.portal import get_portal
-from corral.concurrency.waiting import wait_for
+from corral.concurrency.waiting import in_time, wait_for
 from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError, SpecError
 from corral.protocol import Backend
 from corral.spec import Spec, SpecOptions, make_spec
@@ -156,15 +156,8 @@ class SandboxRequest:
 
     async def make(self) -> AsyncSandbox:
         """Find or create it. A creation that takes longer than `startup_timeout` is undone."""
-        if self.startup_timeout is None:
+        async with in_time(self.startup_timeout, self.too_late):
             return await self._make()
-        try:
-            async with asyncio.timeout(self.startup_timeout) as clock:
-                return await self._make()
-        except TimeoutError as error:
-            if not clock.expired():
-                raise
-            raise self.too_late(self.startup_timeout) from error
 
     async def finish(self) -> None:
         """Close the backend, if only this sandbox uses it. Idempotent."""

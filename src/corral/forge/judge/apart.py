@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from corral.concurrency.waiting import in_time
 from corral.errors import JudgeError
 
 _WORKER = Path(__file__).with_name("worker.py")
@@ -62,17 +63,14 @@ async def look_apart(task: dict[str, Any], data: bytes, *, timeout: float) -> di
 
 
 async def _talk(stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader, said: bytes, timeout: float) -> bytes:
-    try:
-        async with asyncio.timeout(_START_SECONDS):
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its stderr says why
-                stdin.write(said)
-                await stdin.drain()
-                stdin.close()
-            await stdout.readline()
-    except TimeoutError:
-        raise JudgeError(f"the process that checks artifacts did not start within {_START_SECONDS:g} s") from None
-    try:
-        async with asyncio.timeout(timeout):
-            return await stdout.read()
-    except TimeoutError:
-        raise OutOfBoundsError(f"it took more than {timeout:g} s") from None
+    async with in_time(
+        _START_SECONDS,
+        lambda seconds: JudgeError(f"the process that checks artifacts did not start within {seconds:g} s"),
+    ):
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its stderr says why
+            stdin.write(said)
+            await stdin.drain()
+            stdin.close()
+        await stdout.readline()
+    async with in_time(timeout, lambda seconds: OutOfBoundsError(f"it took more than {seconds:g} s")):
+        return await stdout.read()
