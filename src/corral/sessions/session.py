@@ -128,7 +128,7 @@ class ShellSession:
         try:
             session = cls(box, await box.find_recorded(prefix + name))
         except NotRecordedError as error:
-            raise NotRecordedError(f"session {name!r} not found", op="find_session") from error
+            raise NotRecordedError(f"session {name!r:.200} not found", op="find_session") from error
         await session._catch_up()
         return session
 

@@ -83,7 +83,7 @@ class Terminal:
         try:
             return cls(await box.find_recorded(prefix + name), box)
         except NotRecordedError as error:
-            raise NotRecordedError(f"terminal {name!r} not found", op="find_pty") from error
+            raise NotRecordedError(f"terminal {name!r:.200} not found", op="find_pty") from error
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from aiohttp import web
 
-from corral.errors import CorralError, ExecError, InvalidCommandError, NotRecordedError, SandboxGoneError
+from corral.errors import CorralError, ExecError, NotRecordedError, SandboxGoneError
 from corral.results import OutputChunk
 from corral.server.answers import Large, LongText, ManyItems, PlainText
 from corral.server.faults import Fault, bad_request, not_found
@@ -33,11 +33,7 @@ _FREE_SESSION_BYTES = 64 * 1024
 
 
 async def _find(call: ApiCall) -> ShellSession:
-    name = call.params["sessionId"]
-    try:
-        return await _attach(call, name)
-    except (NotRecordedError, InvalidCommandError) as error:
-        raise not_found(f"session {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
+    return await _attach(call, call.params["sessionId"])
 
 
 async def _attach(call: ApiCall, name: str) -> ShellSession:

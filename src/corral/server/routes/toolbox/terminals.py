@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRecordedError, SandboxGoneError
+from corral.errors import ExecError, NameTakenError, NotRecordedError, SandboxGoneError
 from corral.results import timestamp
 from corral.server.answers import ManyItems
-from corral.server.faults import bad_request, conflict, not_found
+from corral.server.faults import bad_request, conflict
 from corral.server.living import Handle
 from corral.server.routes.toolbox.socket import FAILED, NORMAL, ClientLeftError, Socket
 from corral.server.routing import ApiCall, Table
@@ -40,11 +40,7 @@ _TOLD_SECONDS = 2.0
 
 
 async def _find(call: ApiCall) -> Terminal:
-    name = call.params["sessionId"]
-    try:
-        return await Terminal.attach(call.sandbox.box, name)
-    except (NotRecordedError, InvalidCommandError) as error:
-        raise not_found(f"terminal {name[:200]!r} not found", code="PROCESS_NOT_FOUND") from error
+    return await Terminal.attach(call.sandbox.box, call.params["sessionId"])
 
 
 # ---------------------------------------------------------------------------------------------------------------- REST
