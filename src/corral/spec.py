@@ -422,3 +422,10 @@ def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
         if given.get(name) is None:
             given.pop(name, None)
     return Spec(**given)
+
+
+def choose_spec(spec: Spec | None, spec_options: SpecOptions) -> Spec:
+    """The spec that was given, or one from keywords. Raises: TypeError for both; SpecError."""
+    if spec is not None and spec_options:
+        raise TypeError(f"give either spec= or {', '.join(sorted(spec_options))}, not both")
+    return spec if spec is not None else make_spec(**spec_options)

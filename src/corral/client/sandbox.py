@@ -64,7 +64,7 @@ from corral.spec import (
     check_limit,
     check_size,
     check_timeout,
-    make_spec,
+    choose_spec,
 )
 
 if TYPE_CHECKING:
@@ -119,10 +119,8 @@ class AsyncSandbox:
         on_event: OnEvent | None = None,
         **spec_options: Unpack[SpecOptions],
     ) -> None:
-        if spec is not None and spec_options:
-            raise TypeError(f"give either spec= or {', '.join(sorted(spec_options))}, not both")
+        self._requested = choose_spec(spec, spec_options)
         self._maker = get_backend(backend)
-        self._requested = spec if spec is not None else make_spec(**spec_options)
         self._on_event = on_event
         self._primitives: SandboxPrimitives | None = None
 

@@ -19,7 +19,7 @@ from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import in_time, wait_for
 from corral.errors import CapabilityError, SandboxGoneError, SandboxStoppedError, SpecError
 from corral.protocol import Backend
-from corral.spec import Spec, SpecOptions, make_spec
+from corral.spec import Spec
 
 LIFETIME_SECONDS = 24 * 60 * 60.0
 """The default lifetime of a sandbox that outlives its program, on a service that is paid for."""
@@ -127,13 +127,6 @@ async def detach(box: AsyncSandbox, *, name: str | None = None, lifetime_seconds
     except BaseException:
         await box.aclose()
         raise
-
-
-def choose_spec(spec: Spec | None, spec_options: SpecOptions) -> Spec:
-    """The spec that was given, or one from keywords. Raises: TypeError for both; SpecError."""
-    if spec is not None and spec_options:
-        raise TypeError(f"give either spec= or {', '.join(sorted(spec_options))}, not both")
-    return spec if spec is not None else make_spec(**spec_options)
 
 
 @dataclass(frozen=True, slots=True)

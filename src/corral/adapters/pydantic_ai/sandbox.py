@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import EllipsisType
 from typing import Any, Self, TypeVar, Unpack, cast
 
-from corral.adapters.pydantic_ai.opening import LazySandbox, SandboxRequest, choose_spec
+from corral.adapters.pydantic_ai.opening import LazySandbox, SandboxRequest
 from corral.adapters.pydantic_ai.results import (
     MAX_OUTPUT_CHARS,
     BackgroundOutput,
@@ -51,7 +51,7 @@ from corral.errors import (
     SandboxGoneError,
 )
 from corral.protocol import Backend
-from corral.spec import HOME, Spec, SpecOptions
+from corral.spec import HOME, Spec, SpecOptions, choose_spec
 from corral.tools.background import (
     READ_BYTES,
     BackgroundHandle,

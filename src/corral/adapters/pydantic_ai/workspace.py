@@ -23,7 +23,7 @@ from pydantic_ai.workspaces import (
     WorkspaceUnavailableError,
 )
 
-from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, choose_spec, detach, find_sandbox
+from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, detach, find_sandbox
 from corral.base.command import bash_text
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
@@ -39,7 +39,7 @@ from corral.errors import (
 )
 from corral.protocol import Backend
 from corral.results import FileInfo, OutputChunk
-from corral.spec import Spec, SpecOptions, check_timeout
+from corral.spec import Spec, SpecOptions, check_timeout, choose_spec
 from corral.tools.operations import follow_link
 from corral.tools.permission import real_path
 
