@@ -6,10 +6,11 @@ process; a backend whose sandboxes outlive the process stores them so that they 
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from corral.results import ExecResult
 
@@ -36,6 +37,15 @@ class Entry:
     """When it was recorded, as Unix time."""
     next_offset: int
     """Where to continue reading."""
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The JSON object of a note or of the end; empty if it is none, since another version may have written it."""
+        try:
+            found = json.loads(self.data)
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -461,7 +461,7 @@ class ShellSession:
 def _read(entry: Entry, gap: int, demux: Demux, told: CommandState) -> list[Piece]:
     pieces = demux.lose(gap, told.id) if gap > 0 else []  # a gap at the beginning includes the first mark
     if entry.kind == "note":
-        fed = json.loads(entry.data).get("fed")
+        fed = entry.content.get("fed")
         if fed is not None:
             pieces.append(Piece("output", fed["id"], "stdout", fed["data"].encode("latin-1")))
     elif entry.kind == "end":

@@ -129,9 +129,9 @@ class Terminal:
         end: dict[str, Any] = {}
         for entry in await self._recorded.notes():
             if entry.kind == "note":
-                about.update(json.loads(entry.data).get("terminal", {}))
+                about.update(entry.content.get("terminal", {}))
             elif entry.kind == "end":
-                end = json.loads(entry.data)
+                end = entry.content
         found = found or await self._describe()
         return TerminalInfo(
             name=self.name,

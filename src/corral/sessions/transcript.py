@@ -7,7 +7,6 @@ contains the session's nonce, so a program can't print one by chance.
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -184,9 +183,9 @@ class Transcript:
         if gap and self._demux is not None:
             self._lose(gap, entry)
         if entry.kind == "note":
-            self._hear(json.loads(entry.data), entry)
+            self._hear(entry.content, entry)
         elif entry.kind == "end":
-            self._finish(json.loads(entry.data))
+            self._finish(entry.content)
         elif self._demux is not None:
             before = self._demux.copy()
             for piece in self._demux.feed(entry.kind, entry.data):

@@ -13,7 +13,6 @@ import json
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from corral.base.command import bash_text
 from corral.client.sandbox import AsyncSandbox
@@ -180,7 +179,7 @@ async def list_shells(box: AsyncSandbox) -> list[BackgroundProcessInfo]:
         except NotRecordedError:
             continue  # forgotten meanwhile
         running, exit_code, _ = _find_end(notes)
-        command = _parse(notes[0].data).get("command") if notes and notes[0].kind == "note" else None
+        command = notes[0].content.get("command") if notes and notes[0].kind == "note" else None
         text = command if isinstance(command, str) else ""
         found.append(BackgroundProcessInfo(info.name, text, running, exit_code, info.started))
     return found
@@ -242,15 +241,5 @@ def _find_end(notes: Sequence[Entry]) -> tuple[bool, int | None, str | None]:
     """True while a command runs; False with its exit code and the reason when it has ended."""
     if not notes or notes[-1].kind != "end":
         return True, None, None
-    found = _parse(notes[-1].data)
-    code, reason = found.get("exit_code"), found.get("reason")
+    code, reason = (notes[-1].content.get(name) for name in ("exit_code", "reason"))
     return False, code if isinstance(code, int) else None, reason if isinstance(reason, str) else None
-
-
-def _parse(data: bytes) -> dict[str, Any]:
-    """A note of a record; empty if it is malformed, since another version may have written it."""
-    try:
-        found = json.loads(data)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

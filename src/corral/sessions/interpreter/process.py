@@ -143,8 +143,7 @@ class InterpreterProcess:
                 # Output without a beginning: usually nothing prints between runs.
                 run, began, active = UNNAMED, entry.offset, True
             if entry.kind == "note":
-                told = parse_json(entry.data)
-                cwd = told.get("cwd") if isinstance(told, dict) else cwd
+                cwd = entry.content.get("cwd", cwd)
             elif entry.kind == "end":
                 self.ended, active = True, False
             elif entry.kind == "stdout":
@@ -247,8 +246,7 @@ class InterpreterProcess:
         """The end of a run whose process has ended; `told`: the end that the run itself reported."""
         if told is not None and not late and not self.killed:
             return RunEvent("end", run, status=told)  # it ended after the run: the next run reports it
-        end = parse_json(entry.data)
-        end = end if isinstance(end, dict) else {}
+        end = entry.content
         if end.get("reason") == "oom":
             text = "the interpreter was out of memory"
         elif end.get("signal"):

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import binascii
 import contextlib
-import json
 import secrets
 import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -187,7 +186,7 @@ async def _watch(call: ApiCall, socket: Socket, terminal: Terminal) -> web.Strea
                 if entry.kind == "stdout":
                     await socket.send(entry.data)
                 elif entry.kind == "end":
-                    return dict(json.loads(entry.data))
+                    return entry.content
         raise SandboxGoneError("the sandbox has ended")
 
     async def type_in(data: bytes) -> None:
