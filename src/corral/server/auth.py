@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import logging
 import secrets
 import shlex
@@ -30,7 +29,7 @@ from corral.server import log
 from corral.server.fairness import Rates
 from corral.server.faults import Fault, too_many
 from corral.server.routing import Identity, Scope
-from corral.server.settings import ServerSettings
+from corral.server.settings import ServerSettings, find_address
 from corral.server.store.database import Database
 from corral.server.store.rows import Key, Organisation, load_all, new_id
 
@@ -224,7 +223,7 @@ class Guard:
         if name in self._hosts:
             return True
         # The owner of a domain can point it at this server, but an address can't be forged. Loopback has its own list.
-        return not self._settings.is_loopback and _is_address(name)
+        return not self._settings.is_loopback and find_address(name) is not None
 
     def base_url(self, request: web.Request) -> str:
         """The base URL that the caller uses, without a path. The Host was checked."""
@@ -338,14 +337,6 @@ def _host_name(header: str) -> str | None:
     if parts.username is not None or parts.path or parts.query or parts.fragment:
         return None
     return parts.hostname
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_name(name: str) -> None:

@@ -128,14 +128,18 @@ class ServerSettings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        address = find_address(self.host)
+        return self.host == "localhost" or (address is not None and address.is_loopback)
 
     @property
     def state_folder(self) -> Path:
         """Where the server's own database is; the rest of the data folder is the backend's."""
         return self.data_folder / "server"
+
+
+def find_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that a host is; None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
