@@ -236,8 +236,6 @@ def watch(run: str | None, port: int, open_page: bool, artifacts: Path) -> int:
             with _opened(server.url) if open_page else contextlib.nullcontext():
                 await asyncio.get_running_loop().create_future()
 
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(work())
-    except KeyboardInterrupt:
-        return 0
     return 0

@@ -126,10 +126,7 @@ async def _run(call: ApiCall, socket: Socket, run: wire.InterpreterRun) -> tuple
         try:
             async for event in events:
                 if event.kind == "end" and event.status == "timeout":
-                    return (
-                        OUT_OF_TIME,
-                        f"timeout: the code was interrupted after {timeout:g} s" if timeout else "timeout",
-                    )
+                    return OUT_OF_TIME, f"timeout: the code was interrupted after {timeout:g} s"
                 frames = [*held_back, *_frames(event)]
                 held_back = frames if event.kind == "error" else []
                 for frame in frames[len(held_back) :]:
