@@ -14,14 +14,14 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from corral.errors import RunFolderError
 from corral.forge.artifacts import read_artifact
 from corral.forge.definition import FORMAT
-from corral.forge.events import NUMBER, ForgeEvent, check_all, check_kinds
+from corral.forge.events import ForgeEvent, check_kinds
 from corral.forge.ids import check_id
 from corral.forge.judge.model import Standing
 from corral.forge.outcome import Attempt
@@ -42,11 +42,6 @@ _DEFINITION: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 _CANDIDATE: dict[str, tuple[type, ...]] = {
     "name": (str,), "description": (str,), "source": (dict,), "packages": (list,), "env": (dict,),
-}  # fmt: skip
-_STANDING: dict[str, tuple[type, ...]] = {
-    "candidate": (str,), "rank": (int, type(None)), "total": (int, float), "tied": (bool,), "disqualified": (bool,),
-    "reason": (str,), "gates": (list,), "scores": (dict,), "seconds": (dict,), "cpu_seconds": NUMBER,
-    "peak_memory_bytes": NUMBER,
 }  # fmt: skip
 
 
@@ -166,7 +161,7 @@ def read_run(path: Path | str) -> Run:
             elif event.kind == "judging":
                 standings.clear()
             elif event.kind == "judged":
-                standing = _read_standing(event.data)
+                standing = Standing.from_json(event.data)
                 if standing.candidate in ids:
                     standings[standing.candidate] = standing
     return Run(
@@ -178,18 +173,6 @@ def _writer_of(definition: dict[str, Any]) -> str:
     versions = definition.get("versions")
     found = versions.get("corral") if isinstance(versions, dict) else None
     return f"corral {found}"[:40] if isinstance(found, str) and found.isprintable() else "a newer corral"
-
-
-def _read_standing(data: dict[str, Any]) -> Standing:
-    """Raises: TypeError, ValueError, KeyError or AttributeError for malformed data."""
-    check_kinds(data, _STANDING)
-    check_all(data.get("seconds", {}), int, float)
-    standing = Standing.from_json(data)
-    for gate in standing.gates:
-        check_kinds(asdict(gate), {"gate": (str,), "passed": (bool,), "reason": (str,)})
-    for points in standing.scores.values():
-        check_kinds(asdict(points), {"points": (int, float), "details": (dict,)})
-    return standing
 
 
 def read_events(path: Path) -> Iterator[ForgeEvent]:

@@ -10,9 +10,16 @@ from typing import Any, Protocol
 
 from corral.client.sandbox import AsyncSandbox
 from corral.forge.artifacts import MAX_BYTES, read_artifact
+from corral.forge.events import NUMBER, check_all, check_kinds
 from corral.forge.numbers import round_all
 from corral.forge.outcome import Attempt
 from corral.forge.settings import Settings
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "candidate": (str,), "rank": (int, type(None)), "total": (int, float), "tied": (bool,), "disqualified": (bool,),
+    "reason": (str,), "gates": (list,), "scores": (dict,), "seconds": (dict,), "cpu_seconds": NUMBER,
+    "peak_memory_bytes": NUMBER,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +139,14 @@ class Standing:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Standing:
-        """From the event log."""
+        """From the event log. Raises: TypeError, ValueError, KeyError or AttributeError for a malformed line."""
         values = dict(data)
+        check_kinds(values, _KINDS)
+        check_all(values.get("seconds", {}), int, float)
         values["gates"] = tuple(GateVerdict(**gate) for gate in data.get("gates", ()))
         values["scores"] = {name: Points(**points) for name, points in data.get("scores", {}).items()}
+        for gate in values["gates"]:
+            check_kinds(asdict(gate), {"gate": (str,), "passed": (bool,), "reason": (str,)})
+        for points in values["scores"].values():
+            check_kinds(asdict(points), {"points": (int, float), "details": (dict,)})
         return cls(**values)
