@@ -136,12 +136,10 @@ def what_is_due(row: Sandbox, now: float, *, busy: bool) -> Due | None:
             return "stop"
         if row.auto_pause and idle >= 60 * row.auto_pause:
             return "pause"
-    if row.state == "stopped":
+    if row.state in ("stopped", "archived"):
         still = now - row.state_at
         if row.auto_delete >= 0 and still >= 60 * row.auto_delete:
             return "delete"
-        if row.auto_archive and still >= 60 * row.auto_archive:
+        if row.state == "stopped" and row.auto_archive and still >= 60 * row.auto_archive:
             return "archive"
-    if row.state == "archived" and row.auto_delete >= 0 and now - row.state_at >= 60 * row.auto_delete:
-        return "delete"
     return None

@@ -377,14 +377,10 @@ def is_large(value: object) -> bool:
             left -= len(item)
         elif isinstance(item, msgspec.Struct):
             stack.extend(getattr(item, name) for name in item.__struct_fields__)
-        elif isinstance(item, dict):
+        elif isinstance(item, dict | list | tuple):
             if len(item) > SLICE_ITEMS:
                 return True
-            stack.extend(item.values())
-        elif isinstance(item, list | tuple):
-            if len(item) > SLICE_ITEMS:
-                return True
-            stack.extend(item)
+            stack.extend(item.values() if isinstance(item, dict) else item)
         if left < 0 or looked > SLICE_ITEMS:
             return True
     return False
