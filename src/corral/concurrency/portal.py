@@ -268,9 +268,5 @@ class _Workers(concurrent.futures.ThreadPoolExecutor):
                 future.set_exception(error)
 
 
-_portal = PerProcess(Portal)
-
-
-def get_portal() -> Portal:
-    """The portal of the sync API, and of work that must outlive its caller's event loop."""
-    return _portal.get()
+get_portal = PerProcess(Portal).get
+"""The portal of the sync API, and of work that must outlive its caller's event loop."""

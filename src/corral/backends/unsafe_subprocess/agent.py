@@ -29,13 +29,9 @@ _READ_BYTES = 256 * 1024
 _children: weakref.WeakSet[Child] = weakref.WeakSet()
 _processes: set[subprocess.Popen[bytes]] = set()
 """Agents that were not waited for yet: a sandbox may be forgotten, or lose its event loop, before they end."""
-_portal = PerProcess(lambda: Portal("corral-unsafe", workers=2))
 _lock = threading.Lock()
-
-
-def get_portal() -> Portal:
-    """The event loop on which this process talks to its agents."""
-    return _portal.get()
+get_portal = PerProcess(lambda: Portal("corral-unsafe", workers=2)).get
+"""The event loop on which this process talks to its agents."""
 
 
 class Child:
