@@ -19,7 +19,6 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future
-from typing import Any
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.seam import mapped
@@ -163,19 +162,6 @@ class AgentClient:
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op=operation)
         return answer
 
-    async def batches(
-        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
-    ) -> AsyncGenerator[tuple[list[Any], wire.Message | None], None]:
-        """An answer in batches of items; the last batch is empty, and comes with the final message."""
-        async with self.talking({"timeout": _SEARCH_SECONDS, **message}, descriptors, path=path) as sock:
-            while True:
-                part = await seam.receive_message(sock)
-                if "items" not in part:
-                    yield [], self.check(part, path, message["op"])
-                    return
-                yield part["items"], None
-                await asyncio.sleep(0)  # a fast agent must not block this event loop
-
 
 class EmbeddedFiles(RequestFiles):
     """Files of an embedded sandbox."""
@@ -269,10 +255,13 @@ class EmbeddedFiles(RequestFiles):
     async def _batches(
         self, message: wire.Message, payloads: Sequence[bytes] = (), *, path: str
     ) -> AsyncGenerator[tuple[list[wire.Message], wire.Message | None], None]:
+        message = {"timeout": _SEARCH_SECONDS, **message}
         with _carried(payloads) as carriers:
-            async with contextlib.aclosing(self._agent.batches(message, carriers, path=path)) as batches:
-                async for batch in batches:
-                    yield batch
+            async with self._agent.talking(message, carriers, path=path) as sock:
+                while "items" in (part := await seam.receive_message(sock)):
+                    yield part["items"], None
+                    await asyncio.sleep(0)  # a fast agent must not block this event loop
+                yield [], self._agent.check(part, path, message["op"])
 
     # Streams.
 

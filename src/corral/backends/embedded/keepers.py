@@ -24,6 +24,7 @@ from corral.engine.errors import EngineError, GoneError
 from corral.engine.layers import LayerStore
 from corral.engine.state import SOCKET_NAME, DataFolder, is_held, read_state
 from corral.errors import SandboxGoneError, SpecError
+from corral.inside.nolinks import on_error
 from corral.requirement import check_packages
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
@@ -148,20 +149,18 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
     found = find(data_folder, wanted)
     if found.is_stopped:
         raise stopped_error(found.sandbox_id, "connect")
-    keeper: socket.socket | None = None
     try:
         with mapped(sandbox_id=found.sandbox_id, op="connect"):
             keeper = dial(data_folder, found.sandbox_id)
-            with await seam.ask(keeper, {"op": "control"}) as reply:
-                answer, descriptors = await seam.receive(reply)
-            if len(descriptors) != 1:
-                wire.close_all(descriptors)
-                raise GoneError("no control socket")
-            check(answer)
-    except BaseException as error:
-        if keeper is not None:
-            keeper.close()
-        if isinstance(error, SandboxGoneError) and (read_state(found.folder) or {}).get("stopped"):
+            with on_error(keeper.close):
+                with await seam.ask(keeper, {"op": "control"}) as reply:
+                    answer, descriptors = await seam.receive(reply)
+                if len(descriptors) != 1:
+                    wire.close_all(descriptors)
+                    raise GoneError("no control socket")
+                check(answer)
+    except SandboxGoneError as error:
+        if (read_state(found.folder) or {}).get("stopped"):
             raise stopped_error(found.sandbox_id, "connect") from error  # another process is starting or stopping it
         raise
     info = found.state["info"]
