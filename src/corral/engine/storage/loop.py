@@ -68,21 +68,11 @@ class LoopStorage:
             unfinished = f"{image}.{os.getpid()}"
             self.copy_template(recipe.limits, unfinished)
             os.rename(unfinished, image)  # complete or missing: a stopped sandbox may be started after a crash
-        mount = self.mount(image)
+        # Barriers would flush the host's disk for every sync inside; a sandbox's files do not outlive a power cut.
+        mount = _mount(image, ("nobarrier", "noinit_itable"))
         with on_error(os.close, mount):
             make_uppers(recipe, identity, directory_fd=mount)
         return mount
-
-    @staticmethod
-    def mount(image: str) -> int:
-        """A detached mount of an image file."""
-        device_fd, device = _attach_loop(image)
-        with opened(device_fd):
-            attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | _NO_ACCESS_TIME
-            # Barriers would flush the host's disk for every sync inside; a sandbox's files do not outlive a power cut.
-            return syscalls.make_filesystem_mount(
-                "ext4", device, flags=("nobarrier", "noinit_itable"), attributes=attributes
-            )
 
     def copy_template(self, limits: Limits, target: str) -> None:
         """Create an empty file system of that size in a new file. Raises: OSError."""
@@ -160,10 +150,16 @@ def _image_bytes(size_bytes: int, inodes: int) -> int:
 
 def mount_layer(layer: Layer) -> int:
     """A detached read-only mount of a layer. Any number of sandboxes may have one each."""
-    device_fd, device = _attach_loop(os.path.join(layer.folder, "disk.img"), read_only=True)
-    attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY | _NO_ACCESS_TIME
+    return _mount(os.path.join(layer.folder, "disk.img"), ("ro",), read_only=True)
+
+
+def _mount(image: str, flags: tuple[str, ...], *, read_only: bool = False) -> int:
+    """A detached mount of an image file."""
+    attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | _NO_ACCESS_TIME
+    attributes |= syscalls.MOUNT_ATTR_RDONLY if read_only else 0
+    device_fd, device = _attach_loop(image, read_only=read_only)
     with opened(device_fd):
-        return syscalls.make_filesystem_mount("ext4", device, flags=("ro",), attributes=attributes)
+        return syscalls.make_filesystem_mount("ext4", device, flags=flags, attributes=attributes)
 
 
 def freeze(mount_fd: int) -> None:
