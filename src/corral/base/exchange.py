@@ -57,7 +57,10 @@ class Exchange:
             self.process.end_tree("cancelled")  # at once: this call may itself be cancelled while it waits
         if self._feeding is not None:
             await cancel_all(self._feeding)
-        await _let_end(self.process)
+        with contextlib.suppress(CorralError, TimeoutError):
+            await self.process.close_stdin()
+            await self.process.wait(timeout=_END_SECONDS)
+        await self.process.aclose()
 
 
 @contextlib.asynccontextmanager
@@ -88,14 +91,6 @@ async def _give_up(spawning: asyncio.Future[AsyncProcess], *, gently: bool) -> N
         spawning.cancel()  # nothing inside answers: it is ended as soon as something does
     elif not spawning.cancelled() and spawning.exception() is None:
         await Exchange(spawning.result(), None).stop(gently=gently)
-
-
-async def _let_end(process: AsyncProcess) -> None:
-    with contextlib.suppress(CorralError, TimeoutError):
-        await process.close_stdin()
-        await process.wait(timeout=_END_SECONDS)
-    process.end_tree("cancelled")
-    await process.aclose()
 
 
 class Known:
