@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable
 
 from corral.base.process import AsyncProcess
+from corral.concurrency.closing import close_iterator
 from corral.concurrency.waiting import cancel_all
 from corral.errors import CorralError
 
@@ -37,9 +38,7 @@ class Exchange:
                     if piece:
                         await self.process.write(piece)
             finally:
-                close = getattr(source, "aclose", None)
-                if close is not None:  # a generator may hold something open
-                    await close()
+                await close_iterator(source)
                 await self.process.close_stdin()
 
     async def _read(self) -> AsyncGenerator[bytes, None]:
