@@ -191,10 +191,8 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
             undo.callback(os.close, disk_root)
         host, inner = wire.make_pair()
         undo.callback(host.close)
-        try:
+        with inner:
             pid = _start_init(shop, recipe, identity, group, inner, owner)
-        finally:
-            inner.close()
         pid_fd = os.pidfd_open(pid)
         undo.callback(os.close, pid_fd)
         undo.callback(_kill_and_reap, pid)

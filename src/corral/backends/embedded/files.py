@@ -29,7 +29,7 @@ from corral.concurrency.waiting import wait_for
 from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.errors import SandboxFileInterruptedError, SandboxFileKindError
-from corral.inside.nolinks import is_of_proc
+from corral.inside.nolinks import is_of_proc, opened
 from corral.paths import SandboxPath, describe
 from corral.protocol import PathLike
 from corral.results import WatchEvent
@@ -313,7 +313,7 @@ async def _read_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerat
 
     Up to the size it had when opened: a file may grow for ever.
     """
-    try:
+    with opened(descriptor):
         size, place = os.fstat(descriptor).st_size, 0
         while place < size:
             chunk = await _read_at(descriptor, min(chunk_bytes, size - place), place)
@@ -322,8 +322,6 @@ async def _read_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerat
             place += len(chunk)
             yield chunk
             await asyncio.sleep(0)
-    finally:
-        os.close(descriptor)
 
 
 async def _read_at(descriptor: int, count: int, place: int) -> bytes:
@@ -342,10 +340,8 @@ async def _read_at(descriptor: int, count: int, place: int) -> bytes:
 
 def _read_own(descriptor: int, count: int, place: int) -> bytes:
     """With its own descriptor: a cancelled caller closes the other one while the thread still reads."""
-    try:
+    with opened(descriptor):
         return os.pread(descriptor, count, place)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

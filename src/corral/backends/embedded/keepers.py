@@ -24,7 +24,7 @@ from corral.engine.errors import EngineError, GoneError
 from corral.engine.layers import LayerStore
 from corral.engine.state import SOCKET_NAME, DataFolder, is_held, read_state
 from corral.errors import SandboxGoneError, SpecError
-from corral.inside.nolinks import on_error
+from corral.inside.nolinks import on_error, opened
 from corral.requirement import check_packages
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
@@ -128,8 +128,7 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
     if name is None:
         yield
         return
-    descriptor = os.open(data_folder / "names.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with opened(os.open(data_folder / "names.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as descriptor:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,8 +139,6 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
         if any(found.name == name and found.is_there for found in find_all(data_folder)):
             raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
         yield
-    finally:
-        os.close(descriptor)
 
 
 async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
@@ -237,17 +234,17 @@ def _describe(sandbox_id: str, info: dict[str, Any], state: SandboxState, second
 
 def dial(data_folder: Path, sandbox_id: str) -> socket.socket:
     """A connection to the keeper of a sandbox. Raises: GoneError."""
-    folder = os.open(DataFolder(data_folder).folder(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        connection.settimeout(_KEEPER_SECONDS)  # a keeper that was stopped by a signal accepts nothing after a while
-        # Through the descriptor: the path of a data folder may be too long for a socket's name.
-        connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
-    except OSError as error:
-        connection.close()
-        raise GoneError("its keeper does not respond") from error
-    finally:
-        os.close(folder)
+    path = DataFolder(data_folder).folder(sandbox_id)
+    with opened(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            # A keeper that was stopped by a signal accepts nothing after a while.
+            connection.settimeout(_KEEPER_SECONDS)
+            # Through the descriptor: the path of a data folder may be too long for a socket's name.
+            connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        except OSError as error:
+            connection.close()
+            raise GoneError("its keeper does not respond") from error
     connection.settimeout(None)
     return connection
 

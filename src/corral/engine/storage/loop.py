@@ -194,17 +194,16 @@ def grow(image: str, mount_fd: int, limits: Limits) -> None:
     size_bytes, before = _image_bytes(limits.disk_bytes, limits.inodes), os.path.getsize(image)
     if size_bytes < before:
         raise OSError(errno.EINVAL, "an image can't be made smaller")
-    device_fd = os.open(f"/dev/loop{os.minor(os.fstat(mount_fd).st_dev)}", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.truncate(image, size_bytes)
-        fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
-        fcntl.ioctl(mount_fd, _RESIZE_EXT4, struct.pack("=Q", size_bytes // _BLOCK_BYTES))
-    except OSError:
-        os.truncate(image, before)
-        fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
-        raise
-    finally:
-        os.close(device_fd)
+    device = f"/dev/loop{os.minor(os.fstat(mount_fd).st_dev)}"
+    with opened(os.open(device, os.O_RDWR | os.O_CLOEXEC)) as device_fd:
+        try:
+            os.truncate(image, size_bytes)
+            fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
+            fcntl.ioctl(mount_fd, _RESIZE_EXT4, struct.pack("=Q", size_bytes // _BLOCK_BYTES))
+        except OSError:
+            os.truncate(image, before)
+            fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
+            raise
 
 
 def _grow_unused(image: str, size_bytes: int) -> None:
