@@ -232,13 +232,12 @@ class ReaperTrees(Trees):
         pid = self._reapers.get(number)
         if pid is None:
             return True
+        self._programs.pop(number, None)  # it has ended, and its number may be reused
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             del self._reapers[number]
-            self._programs.pop(number, None)
             return True
-        self._programs.pop(number, None)  # it has ended, and its number may be reused
         return False
 
 
