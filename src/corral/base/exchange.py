@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable
 
 from corral.base.process import AsyncProcess
+from corral.concurrency.closing import close_iterator
 from corral.concurrency.waiting import cancel_all
 from corral.errors import CorralError
 
@@ -37,9 +38,7 @@ class Exchange:
                     if piece:
                         await self.process.write(piece)
             finally:
-                close = getattr(source, "aclose", None)
-                if close is not None:  # a generator may hold something open
-                    await close()
+                await close_iterator(source)
                 await self.process.close_stdin()
 
     async def _read(self) -> AsyncGenerator[bytes, None]:
@@ -57,7 +56,10 @@ class Exchange:
             self.process.end_tree("cancelled")  # at once: this call may itself be cancelled while it waits
         if self._feeding is not None:
             await cancel_all(self._feeding)
-        await _let_end(self.process)
+        with contextlib.suppress(CorralError, TimeoutError):
+            await self.process.close_stdin()
+            await self.process.wait(timeout=_END_SECONDS)
+        await self.process.aclose()
 
 
 @contextlib.asynccontextmanager
@@ -88,14 +90,6 @@ async def _give_up(spawning: asyncio.Future[AsyncProcess], *, gently: bool) -> N
         spawning.cancel()  # nothing inside answers: it is ended as soon as something does
     elif not spawning.cancelled() and spawning.exception() is None:
         await Exchange(spawning.result(), None).stop(gently=gently)
-
-
-async def _let_end(process: AsyncProcess) -> None:
-    with contextlib.suppress(CorralError, TimeoutError):
-        await process.close_stdin()
-        await process.wait(timeout=_END_SECONDS)
-    process.end_tree("cancelled")
-    await process.aclose()
 
 
 class Known:

@@ -11,11 +11,13 @@ import stat
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import IO
 
 from corral.base.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, is_sample, judge
 from corral.base.hostgit import NamedByGit
+from corral.concurrency.closing import SyncClosing
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
+from corral.inside.files import write_all_at
 from corral.inside.nolinks import LinkFoundError, open_file, open_folder, opened
 from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.inside.tars.writing import pack_tree
@@ -170,7 +172,7 @@ def _drain(source: IO[bytes]) -> None:
             return
 
 
-class Landing:
+class Landing(SyncClosing):
     """Unpacks a tree to a folder of the host.
 
     Most members are written as they come. Those that may have to be left out wait in a temporary folder until all
@@ -191,10 +193,8 @@ class Landing:
         self._place_of_error: Parts = ()
         """The member being written, since an OSError may have no path."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Remove what waited."""
         if self._waiting is not None:
             shutil.rmtree(self._waiting, ignore_errors=True)
 
@@ -353,16 +353,10 @@ def _write_around_holes(file: int, offset: int, data: bytes) -> None:
     while position < len(view):
         end = min(len(view), position + _BLOCK_BYTES - (offset + position) % _BLOCK_BYTES)
         if data[position:end] == _ZEROS[: end - position]:  # bytes, since a view is compared item by item
-            _write_at(file, offset + begin, view[begin:position])
+            write_all_at(file, view[begin:position], offset + begin)
             begin = end
         position = end
-    _write_at(file, offset + begin, view[begin:])
-
-
-def _write_at(file: int, offset: int, view: memoryview) -> None:
-    while view:
-        written = os.pwrite(file, view, offset)
-        view, offset = view[written:], offset + written
+    write_all_at(file, view[begin:], offset + begin)
 
 
 def _stays_inside(parts: Sequence[str], goal: str) -> bool:

@@ -1,9 +1,10 @@
-"""Closing at the end of a block: `aclose` after `async with`, `close` after `with`."""
+"""Closing at the end of a block: `aclose` after `async with`, `close` after `with`; and closing an iterator."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import AsyncIterator
+from typing import Any, Self
 
 
 class AsyncClosing(ABC):
@@ -32,3 +33,10 @@ class SyncClosing(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+async def close_iterator(source: AsyncIterator[Any]) -> None:
+    """Close an iterator that can be closed: a generator may hold something open."""
+    close = getattr(source, "aclose", None)
+    if close is not None:
+        await close()

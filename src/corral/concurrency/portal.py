@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
+from corral.concurrency.closing import close_iterator
 from corral.concurrency.waiting import cancel_all
 
 A = TypeVar("A")
@@ -138,9 +139,7 @@ class Portal:
                     return
         finally:
             # Not waited for: an iterator may be garbage collected on any thread, at any time.
-            close = getattr(source, "aclose", None)
-            if close is not None:
-                self.run_soon(close())
+            self.run_soon(close_iterator(source))
 
     # For callers in another event loop.
 
@@ -268,9 +267,5 @@ class _Workers(concurrent.futures.ThreadPoolExecutor):
                 future.set_exception(error)
 
 
-_portal = PerProcess(Portal)
-
-
-def get_portal() -> Portal:
-    """The portal of the sync API, and of work that must outlive its caller's event loop."""
-    return _portal.get()
+get_portal = PerProcess(Portal).get
+"""The portal of the sync API, and of work that must outlive its caller's event loop."""

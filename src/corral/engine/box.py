@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import time
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 from corral.engine import base, cgroup, sweep, syscalls, wire
 from corral.engine.client import check, receive_within
-from corral.engine.errors import SetupError, UnsupportedError
+from corral.engine.errors import GoneError, SetupError, UnsupportedError
 from corral.engine.init import Init
 from corral.engine.layers import LayerStore
 from corral.engine.perform import DEVICE_LAYER, Stage, make_devices, open_layer, perform
@@ -192,10 +191,8 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
             undo.callback(os.close, disk_root)
         host, inner = wire.make_pair()
         undo.callback(host.close)
-        try:
+        with inner:
             pid = _start_init(shop, recipe, identity, group, inner, owner)
-        finally:
-            inner.close()
         pid_fd = os.pidfd_open(pid)
         undo.callback(os.close, pid_fd)
         undo.callback(_kill_and_reap, pid)
@@ -361,7 +358,10 @@ def _guide_setup(
     finally:
         wire.close_all(list(descriptors.values()))
         descriptors.clear()
-    answer = _wait_ready(host)
+    try:
+        answer = receive_within(host, _SETUP_SECONDS)
+    except GoneError as error:
+        raise SetupError(f"init did not finish its set-up: {error}", step="init") from error
     if "ready" not in answer:
         raise SetupError(
             f"the kernel refused a step: {answer.get('error')}",
@@ -388,18 +388,6 @@ def _setup_hint(answer: wire.Message) -> str:
             "the data folder's file system can't hold an overlay: set CORRAL_DATA_DIR to a folder on ext4, xfs or btrfs"
         )
     return "`corral doctor` says what this machine can do"
-
-
-def _wait_ready(host: socket.socket) -> wire.Message:
-    poll = select.poll()
-    poll.register(host, select.POLLIN)
-    if not poll.poll(_SETUP_SECONDS * 1000):
-        raise SetupError("set-up timed out", step="wait")
-    received = wire.receive(host)
-    if received is None:
-        raise SetupError("init died during set-up", step="init")
-    wire.close_all(received[1])
-    return received[0]
 
 
 def _write_maps(pid: int, identity: Identity) -> None:

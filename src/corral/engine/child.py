@@ -100,12 +100,11 @@ def _report(report_fd: int, code: str, number: int, text: str) -> None:
 
 
 def _take_standard_streams(program: Program, terminal: str | None) -> None:
+    streams = program.stdio
     if terminal is not None:
         descriptor = os.open(terminal, os.O_RDWR)
         fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)
-        streams: tuple[int, ...] = (descriptor,) * 3
-    else:
-        streams = program.stdio
+        streams = (descriptor,) * 3
     take_streams(streams)
 
 

@@ -26,7 +26,7 @@ from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID, Limits
 from corral.engine.soft import MemoryWatch, count_processes
 from corral.engine.spare import Spare
-from corral.engine.trees import CgroupTrees, ReaperTrees, Trees
+from corral.engine.trees import CgroupTrees, ReaperTrees, Trees, signal_one
 from corral.inside.ready import Ready
 
 _LOOK_SECONDS = 0.1
@@ -199,8 +199,7 @@ class Init:
         self._uid_shared = self._uid_shared or program.uid == self._stage.identity.init_uid
         if self._uid_shared and spare is not None:
             self._trees.wake_helpers()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(spare.started.program_pid, signal.SIGCONT)
+            signal_one(spare.started.program_pid, signal.SIGCONT)
         try:
             call = Call.start(spare or self._fork_spare(), program, channel, oom_count=oom_count)
         except OSError as error:

@@ -9,12 +9,10 @@ requests wait. Init itself is never frozen, and so notices its holder's end.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import time
 
-from corral.engine.trees import Trees
+from corral.engine.trees import Trees, signal_one
 from corral.inside.processes import Process, list_processes
 
 _PATIENCE_SECONDS = 2.0
@@ -72,25 +70,21 @@ class Pausing:
 
     def _stop_by_signal(self) -> bool:
         self._stopped_before = {pid for pid, process in list_processes().items() if process.state == b"T"}
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGSTOP)
+        signal_one(-1, signal.SIGSTOP)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not _all_still(list_processes()):
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.001)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGSTOP)  # for those that were being forked
+            signal_one(-1, signal.SIGSTOP)  # for those that were being forked
         return True
 
     def _go_on(self) -> None:
         if self._trees.thaw():
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGCONT)
+        signal_one(-1, signal.SIGCONT)
         for pid in self._stopped_before:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+            signal_one(pid, signal.SIGSTOP)
 
 
 def _all_still(processes: dict[int, Process]) -> bool:

@@ -355,13 +355,9 @@ def plan_program(identity: Identity, *, uid: int, gid: int) -> list[Step]:
     ]
 
 
-def _capability_mask(*bits: int) -> int:
-    return sum(1 << bit for bit in bits)
-
-
 # chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service: what an image build or apt needs, and
 # nothing that reaches beyond the sandbox's own user namespace.
-BUILD_CAPABILITIES = _capability_mask(0, 1, 3, 4, 5, 6, 7, 10)
+BUILD_CAPABILITIES = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 10))
 
 
 def _name_layers(recipe: Recipe) -> tuple[dict[str, str], list[Step]]:

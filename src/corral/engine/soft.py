@@ -56,28 +56,22 @@ def _pids() -> list[int]:
 
 def resident_bytes() -> dict[int, int]:
     """A quick upper bound: shared pages are counted for each; page tables, which no rlimit sees, as well."""
-    held: dict[int, int] = {}
-    for pid in _pids():
-        held[pid] = sum(_kib(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmPTE:")))
-    return held
+    return {pid: _count_bytes(pid, "status", (b"RssAnon:", b"RssShmem:", b"VmPTE:")) for pid in _pids()}
 
 
 def proportional_bytes() -> dict[int, int]:
     """Anonymous and shared memory of each process, pages that several share divided among them, and page tables."""
-    held: dict[int, int] = {}
-    for pid in _pids():
-        pages = sum(_kib(pid, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")))
-        held[pid] = pages + sum(_kib(pid, "status", (b"VmPTE:",)))
-    return held
+    pages, tables = (b"Pss_Anon:", b"Pss_Shmem:"), (b"VmPTE:",)
+    return {pid: _count_bytes(pid, "smaps_rollup", pages) + _count_bytes(pid, "status", tables) for pid in _pids()}
 
 
-def _kib(pid: int, file: str, names: tuple[bytes, ...]) -> list[int]:
-    """The sizes of these names, in bytes. Threads share their memory: any of them shows it."""
+def _count_bytes(pid: int, file: str, names: tuple[bytes, ...]) -> int:
+    """The sizes of these names together. Threads share their memory: any of them shows it."""
     sizes = _read_kib(f"/proc/{pid}/{file}", names)
     if not sizes:
         others = (_read_kib(f"{folder}/{file}", names) for folder in thread_folders(pid))
         sizes = next((found for found in others if found), [])
-    return sizes
+    return sum(sizes)
 
 
 def _read_kib(path: str, names: tuple[bytes, ...]) -> list[int]:

@@ -18,6 +18,7 @@ from corral.engine.child import Program, become, prepare_child
 from corral.engine.errors import EngineError
 from corral.engine.perform import Stage
 from corral.engine.trees import Started, Trees
+from corral.inside.nolinks import on_error, opened
 
 
 @dataclass(slots=True)
@@ -33,20 +34,12 @@ class Spare:
     def fork(cls, number: int, stage: Stage, trees: Trees, *, soft_limits: bool) -> Spare:
         """Fork one into the tree `number`. Raises: OSError if no process can be created now."""
         report_reader, report_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        door, inner = wire.make_pair()
+        with opened(report_writer), on_error(os.close, report_reader), wire.offering(socket.socket) as (door, inner):
 
-        def wait() -> NoReturn:
-            _wait_for_program(inner, stage, report_writer, soft_limits=soft_limits)
+            def wait() -> NoReturn:
+                _wait_for_program(inner, stage, report_writer, soft_limits=soft_limits)
 
-        try:
             started = trees.start(number, wait)
-        except OSError:
-            os.close(report_reader)
-            door.close()
-            raise
-        finally:
-            os.close(report_writer)
-            inner.close()
         return cls(number, started, report_reader, door)
 
     def become(self, program: Program, terminal: str | None) -> bool:

@@ -124,8 +124,7 @@ class CgroupTrees(Trees):
         """True if a process was killed."""
         pids = self._read(f"call{number}/cgroup.procs").split()
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+            signal_one(int(pid), signal.SIGKILL)
         return bool(pids)
 
     def cpu_seconds(self, number: int) -> float | None:
@@ -203,7 +202,7 @@ class ReaperTrees(Trees):
         """
         for pid, process in list_processes().items():
             if process.state == b"T" and process.faults <= _BORN_FAULTS and pid not in self._stopped:
-                _signal(pid, signal.SIGCONT)
+                signal_one(pid, signal.SIGCONT)
 
     def start(self, number: int, become: Become) -> Started:
         reader, writer = os.pipe()
@@ -233,13 +232,12 @@ class ReaperTrees(Trees):
         pid = self._reapers.get(number)
         if pid is None:
             return True
+        self._programs.pop(number, None)  # it has ended, and its number may be reused
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             del self._reapers[number]
-            self._programs.pop(number, None)
             return True
-        self._programs.pop(number, None)  # it has ended, and its number may be reused
         return False
 
 
@@ -259,7 +257,7 @@ def _first_word(reader: int, pid: int) -> bytes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)  # with the child that it may have
             return b""
-        _signal(pid, signal.SIGCONT)
+        signal_one(pid, signal.SIGCONT)
     return os.read(reader, 32)
 
 
@@ -309,17 +307,19 @@ def _stop_and_kill(program: list[int], *, spared: set[int | None], others: list[
         outside = set(processes) - set(others) - find_below(others, among=processes)
         condemned = {*program, *outside} - spared
         for pid in condemned:
-            _signal(pid, signal.SIGKILL)
+            signal_one(pid, signal.SIGKILL)
         stopped -= condemned
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGCONT)
+        signal_one(-1, signal.SIGCONT)
     for pid in stopped:
-        _signal(pid, signal.SIGSTOP)
+        signal_one(pid, signal.SIGSTOP)
     return stopped
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
-    """Raises PermissionError, unlike `inside.trees.send_signal`: init must be able to end every process."""
+def signal_one(pid: int, number: signal.Signals) -> None:
+    """Signal a process that may have ended, or with -1 all others.
+
+    Raises PermissionError, unlike `inside.trees.send_signal`: init must be able to end every process.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)

@@ -140,19 +140,16 @@ def has_lock_folder() -> bool:
 
 
 def _claim(slot: int, locks: int | None, *, heed_names: bool) -> UidRange | None:
-    lock = None if locks is None else _lock(slot, locks)
-    if locks is not None and lock is None:
-        return None
-    try:
+    with contextlib.ExitStack() as undo:
+        lock = None if locks is None else _lock(slot, locks)
+        if lock is not None:
+            undo.callback(os.close, lock)
+        elif locks is not None:
+            return None
         name = _bind(slot)
-    except OSError:
-        if lock is not None:
-            os.close(lock)
-        raise
-    if name is None and heed_names:
-        if lock is not None:
-            os.close(lock)
-        return None
+        if name is None and heed_names:
+            return None
+        undo.pop_all()
     return UidRange(FIRST_UID + slot * UID_RANGE_SIZE, lock, name)
 
 

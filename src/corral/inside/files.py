@@ -126,6 +126,14 @@ def write_all(descriptor: int, content: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def write_all_at(descriptor: int, content: bytes | memoryview, offset: int) -> None:
+    """The same at an offset of a file, whose position stays as it is."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
 class NewFile(NamedTuple):
     """A file that is being written under a temporary name, and its future name; both are in an open folder."""
 

@@ -191,9 +191,5 @@ class CreationBook:
                 log.warning("sandbox %s could not be deleted at exit", name)
 
 
-_book = PerProcess(CreationBook)
-
-
-def get_book() -> CreationBook:
-    """The book of this process."""
-    return _book.get()
+get_book = PerProcess(CreationBook).get
+"""The book of this process."""

@@ -14,6 +14,7 @@ from corral.backends.daytona.seam import ServiceError, reading
 from corral.base.exchange import Known, measured
 from corral.base.files import WriteRequest
 from corral.base.taskfiles import Spawn, TaskFiles, frame
+from corral.concurrency.closing import close_iterator
 from corral.errors import CorralError, ExecError, SandboxFileError, SandboxFileNotFoundError
 from corral.paths import FollowedPath
 
@@ -49,7 +50,7 @@ class DaytonaFiles(TaskFiles):
                 size -= len(piece)
         finally:
             with contextlib.suppress(Exception):  # the rest is not needed
-                await get_loop().finish(_close(stream))
+                await get_loop().finish(close_iterator(stream))
 
     # Writing.
 
@@ -124,12 +125,6 @@ async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
     return None
 
 
-async def _close(stream: AsyncIterator[bytes]) -> None:
-    close = getattr(stream, "aclose", None)
-    if close is not None:
-        await close()
-
-
 class _Lent:
     """A stream of the caller's event loop, read on ours."""
 
@@ -156,4 +151,4 @@ class _Lent:
         if self._pulling is not None:
             self._pulling.cancel()
             await asyncio.wait((self._pulling,))
-        await _close(self._stream)
+        await close_iterator(self._stream)

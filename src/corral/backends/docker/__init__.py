@@ -20,8 +20,7 @@ __all__ = ["DockerBackend", "open_backend"]
 
 def open_backend(**options: Any) -> DockerBackend:
     """For the registry: what is not given comes from the environment. Raises: BackendUnavailableError."""
-    backend: type[DockerBackend] = __getattr__("DockerBackend")
-    return backend(**options)
+    return __getattr__("DockerBackend")(**options)
 
 
 def __getattr__(name: str) -> type[DockerBackend]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corral.errors import BackendUnavailableError
 
@@ -26,12 +26,10 @@ def open_backend() -> EmbeddedBackend:
             op="create",
             hint="use another backend, such as docker or daytona",
         )
-    from corral.backends.embedded.backend import EmbeddedBackend
-
-    return EmbeddedBackend()
+    return __getattr__("EmbeddedBackend")()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type[EmbeddedBackend]:
     if name != "EmbeddedBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from corral.backends.embedded.backend import EmbeddedBackend

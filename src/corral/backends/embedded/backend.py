@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from corral.backends.embedded import detached, keepers, seam, settings
 from corral.backends.embedded.datafolder import open_data
@@ -40,8 +40,6 @@ from corral.protocol import Backend, Command, DetachedOptions, OnEvent
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import LimitOptions, Resources, Spec, as_another, check_name
-
-T = TypeVar("T")
 
 _START_ATTEMPTS = 200
 _GROUND_ATTEMPTS = 5
@@ -130,7 +128,8 @@ class EmbeddedBackend(Backend):
     async def delete(self, sandbox_id: str) -> None:
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
-            await _and_close(box, box.kill())
+            async with contextlib.aclosing(box):
+                await box.kill()
             return
 
         def discard(store: LayerStore, folder: Path, state: dict[str, Any]) -> None:
@@ -236,7 +235,8 @@ class EmbeddedBackend(Backend):
     async def stop(self, sandbox_id: str) -> None:
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
-            await _and_close(box, box.stop())
+            async with contextlib.aclosing(box):
+                await box.stop()
 
     async def snapshot(self, sandbox_id: str, name: str | None = None) -> str:
         check_name(name)
@@ -261,10 +261,8 @@ class EmbeddedBackend(Backend):
         """The id of a snapshot, after closing the handle. If this is cancelled, the snapshot is deleted again."""
         snapshot_id: str | None = None
         try:
-            try:
+            async with contextlib.aclosing(box):
                 snapshot_id = await taking
-            finally:
-                await box.aclose()
         except BaseException:
             if snapshot_id is not None:
                 forget_snapshot(self.data_folder, snapshot_id)
@@ -296,7 +294,8 @@ class EmbeddedBackend(Backend):
     async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
         box = await self._connect_unless_stopped(sandbox_id)
         if box is not None:
-            await _and_close(box, box.resize(**limits))
+            async with contextlib.aclosing(box):
+                await box.resize(**limits)
             return
         if (cpus := limits.get("cpus")) is not None:
             await self._refuse_unkept(Resources(cpus=cpus), op="resize")
@@ -383,13 +382,6 @@ class EmbeddedBackend(Backend):
             files=ground.files,
             layers=layers,
         )
-
-
-async def _and_close(box: EmbeddedSandbox, work: Awaitable[T]) -> T:
-    try:
-        return await work
-    finally:
-        await box.aclose()
 
 
 def _refuse_what_is_missing(spec: Spec) -> None:

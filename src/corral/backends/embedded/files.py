@@ -19,7 +19,6 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future
-from typing import Any
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.seam import mapped
@@ -30,7 +29,7 @@ from corral.concurrency.waiting import wait_for
 from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.errors import SandboxFileInterruptedError, SandboxFileKindError
-from corral.inside.nolinks import is_of_proc
+from corral.inside.nolinks import is_of_proc, opened
 from corral.paths import SandboxPath, describe
 from corral.protocol import PathLike
 from corral.results import WatchEvent
@@ -163,19 +162,6 @@ class AgentClient:
             raise file_error(answer, path=path, sandbox_id=self._sandbox_id, op=operation)
         return answer
 
-    async def batches(
-        self, message: wire.Message, descriptors: tuple[int, ...] = (), *, path: str
-    ) -> AsyncGenerator[tuple[list[Any], wire.Message | None], None]:
-        """An answer in batches of items; the last batch is empty, and comes with the final message."""
-        async with self.talking({"timeout": _SEARCH_SECONDS, **message}, descriptors, path=path) as sock:
-            while True:
-                part = await seam.receive_message(sock)
-                if "items" not in part:
-                    yield [], self.check(part, path, message["op"])
-                    return
-                yield part["items"], None
-                await asyncio.sleep(0)  # a fast agent must not block this event loop
-
 
 class EmbeddedFiles(RequestFiles):
     """Files of an embedded sandbox."""
@@ -269,10 +255,13 @@ class EmbeddedFiles(RequestFiles):
     async def _batches(
         self, message: wire.Message, payloads: Sequence[bytes] = (), *, path: str
     ) -> AsyncGenerator[tuple[list[wire.Message], wire.Message | None], None]:
+        message = {"timeout": _SEARCH_SECONDS, **message}
         with _carried(payloads) as carriers:
-            async with contextlib.aclosing(self._agent.batches(message, carriers, path=path)) as batches:
-                async for batch in batches:
-                    yield batch
+            async with self._agent.talking(message, carriers, path=path) as sock:
+                while "items" in (part := await seam.receive_message(sock)):
+                    yield part["items"], None
+                    await asyncio.sleep(0)  # a fast agent must not block this event loop
+                yield [], self._agent.check(part, path, message["op"])
 
     # Streams.
 
@@ -324,7 +313,7 @@ async def _read_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerat
 
     Up to the size it had when opened: a file may grow for ever.
     """
-    try:
+    with opened(descriptor):
         size, place = os.fstat(descriptor).st_size, 0
         while place < size:
             chunk = await _read_at(descriptor, min(chunk_bytes, size - place), place)
@@ -333,8 +322,6 @@ async def _read_descriptor(descriptor: int, *, chunk_bytes: int) -> AsyncGenerat
             place += len(chunk)
             yield chunk
             await asyncio.sleep(0)
-    finally:
-        os.close(descriptor)
 
 
 async def _read_at(descriptor: int, count: int, place: int) -> bytes:
@@ -353,10 +340,8 @@ async def _read_at(descriptor: int, count: int, place: int) -> bytes:
 
 def _read_own(descriptor: int, count: int, place: int) -> bytes:
     """With its own descriptor: a cancelled caller closes the other one while the thread still reads."""
-    try:
+    with opened(descriptor):
         return os.pread(descriptor, count, place)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from corral.engine.errors import EngineError, GoneError
 from corral.engine.layers import LayerStore
 from corral.engine.state import SOCKET_NAME, DataFolder, is_held, read_state
 from corral.errors import SandboxGoneError, SpecError
+from corral.inside.nolinks import on_error, opened
 from corral.requirement import check_packages
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
@@ -127,8 +128,7 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
     if name is None:
         yield
         return
-    descriptor = os.open(data_folder / "names.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with opened(os.open(data_folder / "names.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as descriptor:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -139,8 +139,6 @@ async def claiming_name(data_folder: Path, name: str | None) -> AsyncIterator[No
         if any(found.name == name and found.is_there for found in find_all(data_folder)):
             raise SpecError(f"a sandbox named {name!r} already exists", hint="use another name, or remove that one")
         yield
-    finally:
-        os.close(descriptor)
 
 
 async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
@@ -148,20 +146,18 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
     found = find(data_folder, wanted)
     if found.is_stopped:
         raise stopped_error(found.sandbox_id, "connect")
-    keeper: socket.socket | None = None
     try:
         with mapped(sandbox_id=found.sandbox_id, op="connect"):
             keeper = dial(data_folder, found.sandbox_id)
-            with await seam.ask(keeper, {"op": "control"}) as reply:
-                answer, descriptors = await seam.receive(reply)
-            if len(descriptors) != 1:
-                wire.close_all(descriptors)
-                raise GoneError("no control socket")
-            check(answer)
-    except BaseException as error:
-        if keeper is not None:
-            keeper.close()
-        if isinstance(error, SandboxGoneError) and (read_state(found.folder) or {}).get("stopped"):
+            with on_error(keeper.close):
+                with await seam.ask(keeper, {"op": "control"}) as reply:
+                    answer, descriptors = await seam.receive(reply)
+                if len(descriptors) != 1:
+                    wire.close_all(descriptors)
+                    raise GoneError("no control socket")
+                check(answer)
+    except SandboxGoneError as error:
+        if (read_state(found.folder) or {}).get("stopped"):
             raise stopped_error(found.sandbox_id, "connect") from error  # another process is starting or stopping it
         raise
     info = found.state["info"]
@@ -238,17 +234,17 @@ def _describe(sandbox_id: str, info: dict[str, Any], state: SandboxState, second
 
 def dial(data_folder: Path, sandbox_id: str) -> socket.socket:
     """A connection to the keeper of a sandbox. Raises: GoneError."""
-    folder = os.open(DataFolder(data_folder).folder(sandbox_id), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        connection.settimeout(_KEEPER_SECONDS)  # a keeper that was stopped by a signal accepts nothing after a while
-        # Through the descriptor: the path of a data folder may be too long for a socket's name.
-        connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
-    except OSError as error:
-        connection.close()
-        raise GoneError("its keeper does not respond") from error
-    finally:
-        os.close(folder)
+    path = DataFolder(data_folder).folder(sandbox_id)
+    with opened(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            # A keeper that was stopped by a signal accepts nothing after a while.
+            connection.settimeout(_KEEPER_SECONDS)
+            # Through the descriptor: the path of a data folder may be too long for a socket's name.
+            connection.connect(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        except OSError as error:
+            connection.close()
+            raise GoneError("its keeper does not respond") from error
     connection.settimeout(None)
     return connection
 

@@ -84,13 +84,8 @@ class Pump(Loop):
                 self.unwatch(descriptor)
 
 
-_pump = PerProcess(Pump)
-
-
-def get_pump() -> Pump:
-    """The pump of this process."""
-    return _pump.get()
-
+get_pump = PerProcess(Pump).get
+"""The pump of this process."""
 
 _GRACE_SECONDS = 5.0
 """Init enforces timeouts by itself. If it does not report the end in time, the whole sandbox is ended."""

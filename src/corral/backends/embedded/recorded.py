@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import cast
@@ -18,6 +17,7 @@ from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.engine.recordfile import Frame, RecordReader
 from corral.errors import CorralError, EngineFaultError, ExecError, NotRecordedError, SandboxGoneError
+from corral.inside.nolinks import opened
 from corral.inside.starting import set_window
 from corral.results import ExecResult, Usage
 from corral.sessions.record import Entry, EntryKind, Recorded, RecordInfo
@@ -60,13 +60,11 @@ class EmbeddedRecorded(Recorded):
     async def resize(self, *, rows: int, columns: int) -> None:
         if not self._pty:
             raise no_terminal(self._sandbox_id)
-        descriptor = await self._input("resize")
-        try:
-            set_window(descriptor, rows, columns)
-        except OSError as error:
-            raise no_terminal(self._sandbox_id) from error
-        finally:
-            os.close(descriptor)
+        with opened(await self._input("resize")) as descriptor:
+            try:
+                set_window(descriptor, rows, columns)
+            except OSError as error:
+                raise no_terminal(self._sandbox_id) from error
 
     async def note(self, data: bytes) -> int:
         return int((await self._do("note", data=bytes(data).decode("latin-1")))["offset"])

@@ -28,6 +28,7 @@ from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.state import DataFolder, read_state
 from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError, SandboxStoppedError
+from corral.inside.nolinks import opened
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxState, SandboxUsage
@@ -263,11 +264,8 @@ class EmbeddedSandbox(SandboxPrimitives):
     async def wait_until_gone(self) -> None:
         # A detached sandbox is gone when its keeper is, the last to end; an owned one, when its init is. With a
         # descriptor of our own: the handle may be closed before this call notices that it is cancelled.
-        descriptor = os.dup((self._grip.keeper or self._control).fileno())
-        try:
+        with opened(os.dup((self._grip.keeper or self._control).fileno())) as descriptor:
             await seam.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
 
     async def kill(self) -> None:
         with contextlib.suppress(GoneError):

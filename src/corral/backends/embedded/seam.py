@@ -29,6 +29,7 @@ from corral.errors import (
     SpecError,
     gone,
 )
+from corral.inside.nolinks import opened
 
 
 async def ask(peer: socket.socket, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
@@ -58,17 +59,10 @@ async def send(sock: socket.socket, message: wire.Message, descriptors: tuple[in
         try:
             wire.send(sock, message, descriptors, wait=False)
         except BlockingIOError:
-            await _writable(sock)
+            with opened(os.dup(sock.fileno())) as own:  # a loop has one waiter per descriptor, and several may wait
+                await _wait_writable(own)
         else:
             return
-
-
-async def _writable(sock: socket.socket) -> None:
-    own = os.dup(sock.fileno())  # a loop has one waiter per descriptor, and several calls may wait
-    try:
-        await _wait_writable(own)
-    finally:
-        os.close(own)
 
 
 async def receive(sock: socket.socket) -> tuple[wire.Message, list[int]]:

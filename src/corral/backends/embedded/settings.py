@@ -75,7 +75,7 @@ def _add_python(tools: list[Tool], commands: dict[str, str], env: dict[str, str]
         env["PATH"] = PATH.replace(BIN, f"{BIN}:{PYTHON_AT}/bin", 1)
         if sysconfig.get_config_var("Py_ENABLE_SHARED"):
             env["LD_LIBRARY_PATH"] = f"{PYTHON_AT}/lib"  # its own search path does not exist inside
-    if _inside_usr(prefix):
+    else:
         # Debian has no `python`. Elsewhere the folder itself is on PATH: a link would mislead `python -m venv`.
         for name in ("python", "python3", f"python{version}"):
             commands[name] = python

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from corral.engine import sweep
 from corral.engine.errors import GoneError
 from corral.engine.layers import LayerStore
 from corral.engine.state import lock, read_state
+from corral.inside.nolinks import opened
 
 _LOCK_SECONDS = 5.0
 
@@ -63,10 +63,8 @@ def _holding(folder: Path) -> Iterator[None]:
             time.sleep(0.01)
     except FileNotFoundError as error:
         raise GoneError("it has been deleted in the meantime") from error
-    try:
+    with opened(descriptor):
         yield
-    finally:
-        os.close(descriptor)
 
 
 async def _finished(work: Callable[[], T], lost: Callable[[T], object] | None) -> T:

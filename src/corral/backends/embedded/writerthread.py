@@ -6,10 +6,11 @@ import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+from corral.concurrency.closing import SyncClosing
 from corral.inside.files import write_all
 
 
-class WriterThread:
+class WriterThread(SyncClosing):
     """A thread for one stream: shared threads could all be blocked by frozen disks.
 
     It owns the descriptor and closes it in the thread, after the last write: a cancelled caller returns at once, and
@@ -20,10 +21,8 @@ class WriterThread:
         self._descriptor = descriptor
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="corral-write")
 
-    def __enter__(self) -> WriterThread:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Let the thread end after its last write."""
         self._thread.submit(os.close, self._descriptor)
         self._thread.shutdown(wait=False)
 

@@ -10,7 +10,7 @@ must be chosen by this name, is never a fallback, and no server accepts it. See 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corral.errors import BackendUnavailableError
 
@@ -30,11 +30,10 @@ def open_backend() -> UnsafeSubprocessBackend:
     Raises:
         BackendUnavailableError: this is neither Linux nor macOS.
     """
-    backend: type[UnsafeSubprocessBackend] = __getattr__("UnsafeSubprocessBackend")
-    return backend()
+    return __getattr__("UnsafeSubprocessBackend")()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> type[UnsafeSubprocessBackend]:
     if name != "UnsafeSubprocessBackend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if os.name != "posix":

@@ -21,6 +21,7 @@ from corral.backends.unsafe_subprocess.folders import HostFolder
 from corral.base.agent.channel import Channel, Take, agent_text
 from corral.concurrency.portal import PerProcess, Portal
 from corral.errors import BackendUnavailableError, CorralError, ExecError, SandboxGoneError, gone
+from corral.inside.nolinks import on_error
 
 _EXIT_SECONDS = 30.0
 _END_SECONDS = 60.0
@@ -29,13 +30,9 @@ _READ_BYTES = 256 * 1024
 _children: weakref.WeakSet[Child] = weakref.WeakSet()
 _processes: set[subprocess.Popen[bytes]] = set()
 """Agents that were not waited for yet: a sandbox may be forgotten, or lose its event loop, before they end."""
-_portal = PerProcess(lambda: Portal("corral-unsafe", workers=2))
 _lock = threading.Lock()
-
-
-def get_portal() -> Portal:
-    """The event loop on which this process talks to its agents."""
-    return _portal.get()
+get_portal = PerProcess(lambda: Portal("corral-unsafe", workers=2)).get
+"""The event loop on which this process talks to its agents."""
 
 
 class Child:
@@ -50,7 +47,7 @@ class Child:
         self._socket, theirs = socket.socketpair()
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Future[None] | None = None
-        try:
+        with theirs, on_error(self._socket.close):
             self.process = subprocess.Popen(
                 [find_python(), "-I", "-S", "-X", "utf8", "-c", code],
                 pass_fds=() if lock is None else (lock,),
@@ -61,11 +58,6 @@ class Child:
                 cwd="/",
                 start_new_session=True,
             )
-        except BaseException:
-            self._socket.close()
-            raise
-        finally:
-            theirs.close()
         with _lock:  # sandboxes are created in several threads at once
             _processes.difference_update([process for process in _processes if process.poll() is not None])
             _processes.add(self.process)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from corral.errors import BackendUnavailableError
-from corral.inside.nolinks import on_error
+from corral.inside.nolinks import on_error, opened
 from corral.paths import TEMPORARY
 
 _LOCK_SUFFIX = ".lock"
@@ -79,13 +79,9 @@ def make_folder(base: Path) -> HostFolder:
 def sweep(base: Path) -> None:
     """Remove the sandboxes whose lock is free."""
     for path in base.glob(f"*{_LOCK_SUFFIX}"):
-        with contextlib.suppress(OSError):
-            lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                discard(path.with_suffix(""))
-            finally:
-                os.close(lock)
+        with contextlib.suppress(OSError), opened(os.open(path, os.O_RDWR | os.O_CLOEXEC)) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            discard(path.with_suffix(""))
 
 
 def discard(root: Path) -> None:

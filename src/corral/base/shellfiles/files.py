@@ -53,10 +53,11 @@ class ShellFiles(AsyncFiles):
     async def _open(
         self, script: str, args: Sequence[str], *, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncIterator[Exchange]:
-        """A running script, which has ended when the block has."""
+        """A running script, which has ended when the block has. The first argument is the path that it acts on."""
         self._guard()
+        links = scripts.NO_LINKS if isinstance(args[0], FollowedPath) else scripts.LINKS
         request = SpawnRequest(
-            argv=("/bin/sh", "-c", scripts.HELPERS + script, "sh", *args), env={"LC_ALL": "C"}, cwd="/",
+            argv=("/bin/sh", "-c", scripts.HELPERS + links + script, "sh", *args), env={"LC_ALL": "C"}, cwd="/",
             user=self._user, timeout=None, stdin=stdin is not None, output_limit_bytes=_STDERR_LIMIT_BYTES,
             listened=True,
         )  # fmt: skip
@@ -75,9 +76,9 @@ class ShellFiles(AsyncFiles):
                     raise SandboxFileError("the sandbox's reply is too large", op="files")
             return bytes(output), await run.process.wait()
 
-    async def _run(self, script: str, *args: str, path: str, op: str) -> bytes:
+    async def _run(self, script: str, path: str, *args: str, op: str) -> bytes:
         """Run a small script to its end; returns its output."""
-        output, end = await self._finish(_for(path, script), args)
+        output, end = await self._finish(script, (path, *args))
         self._check(end, path=path, op=op)
         return output
 
@@ -90,7 +91,7 @@ class ShellFiles(AsyncFiles):
     async def read_stream(self, path: PathLike, *, chunk_bytes: int = CHUNK_BYTES) -> AsyncGenerator[bytes, None]:
         target = self.at(path)
         head = b""
-        async with self._open(_for(target, scripts.READ), (target,)) as run:
+        async with self._open(scripts.READ, (target,)) as run:
             begun = False
             async for received in run.output:
                 piece = received
@@ -117,7 +118,7 @@ class ShellFiles(AsyncFiles):
         name = _new_name()
         args = (target, name, str(len(data)), *how, "all")
         try:
-            _, end = await self._finish(_for(target, scripts.WRITE), args, stdin=Known(data))
+            _, end = await self._finish(scripts.WRITE, args, stdin=Known(data))
         except asyncio.CancelledError:
             await self._drop(target, name)
             raise
@@ -129,12 +130,12 @@ class ShellFiles(AsyncFiles):
         counted = measured(content)
         try:
             args = (target, name, "any", *how, "stage")
-            _, end = await self._finish(_for(target, scripts.WRITE), args, stdin=counted)
+            _, end = await self._finish(scripts.WRITE, args, stdin=counted)
             if counted.error is not None:
                 raise counted.error
             self._check(end, path=target, op="write")
             args = (target, name, str(counted.total), *how, "commit")
-            _, end = await self._finish(_for(target, scripts.WRITE), args)
+            _, end = await self._finish(scripts.WRITE, args)
             self._check(end, path=target, op="write")
         except BaseException:
             await self._drop(target, name)
@@ -174,12 +175,12 @@ class ShellFiles(AsyncFiles):
 
     async def stat(self, path: PathLike, *, follow: bool = True) -> FileInfo:
         target = self.at(path)
-        return parse_stat(target, await self._run(scripts.STAT, target, "-L" if follow else "", path=target, op="stat"))
+        return parse_stat(target, await self._run(scripts.STAT, target, "-L" if follow else "", op="stat"))
 
     async def list(self, path: PathLike = ".") -> Sequence[FileInfo]:
         target = self.at(path)
         found: list[FileInfo] = []
-        async with self._open(_for(target, scripts.WALK), (target, "1", "all", "readable")) as run:
+        async with self._open(scripts.WALK, (target, "1", "all", "readable")) as run:
             async for info in parse_records(run.output, root=target):
                 found.append(info)
                 if len(found) > MAX_ITEMS:
@@ -190,7 +191,7 @@ class ShellFiles(AsyncFiles):
     async def _glob(self, root: SandboxPath, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
         wanted, found, prefix = compile_glob(pattern), list[FileInfo](), len(root.rstrip("/")) + 1
         args = (root, str(find_depth(pattern) or 0), "all" if hidden else "visible", "")
-        async with self._open(_for(root, scripts.WALK), args) as run:
+        async with self._open(scripts.WALK, args) as run:
             async for info in parse_records(run.output, root=root):
                 if wanted.fullmatch(info.path[prefix:]):
                     if len(found) >= limit:
@@ -204,7 +205,7 @@ class ShellFiles(AsyncFiles):
         root = search.root
         with told(root, sandbox_id=self._sandbox_id, op="grep"):
             wanted = search.compile()
-        async with self._open(_for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)) as run:
+        async with self._open(scripts.SEARCH, searching.arguments(root, hidden=search.hidden)) as run:
             matches, truncated = await searching.grep(
                 run.output, root, wanted, include=search.include, limit=limit, without=without
             )
@@ -218,7 +219,7 @@ class ShellFiles(AsyncFiles):
         root = search.root
         with told(root, sandbox_id=self._sandbox_id, op="replace"):
             wanted = search.compile()
-        async with self._open(_for(root, scripts.SEARCH), searching.arguments(root, hidden=search.hidden)) as run:
+        async with self._open(scripts.SEARCH, searching.arguments(root, hidden=search.hidden)) as run:
             places = await searching.find_files(run.output, root, wanted, include=search.include)
             end = await run.process.wait()
             self._check(end, path=root, op="replace")
@@ -240,23 +241,23 @@ class ShellFiles(AsyncFiles):
 
     async def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
         origin, goal = self.at(source), self.at(target)
-        await self._run(scripts.MOVE, origin, goal, "overwrite" if overwrite else "", path=origin, op="move")
+        await self._run(scripts.MOVE, origin, goal, "overwrite" if overwrite else "", op="move")
 
     async def _remove(self, path: SandboxPath, *, recursive: bool) -> None:
-        await self._run(scripts.REMOVE, path, "recursive" if recursive else "", path=path, op="remove")
+        await self._run(scripts.REMOVE, path, "recursive" if recursive else "", op="remove")
 
     async def mkdir(self, path: PathLike, *, parents: bool = True, mode: int | None = None) -> None:
         target = self.at(path)
         mode_text = "" if mode is None else f"{mode:o}"
-        await self._run(scripts.MKDIR, target, "parents" if parents else "", mode_text, path=target, op="mkdir")
+        await self._run(scripts.MKDIR, target, "parents" if parents else "", mode_text, op="mkdir")
 
     async def symlink(self, path: PathLike, target: str) -> None:
         link = self.at(path)
-        await self._run(scripts.SYMLINK, link, target, path=link, op="symlink")
+        await self._run(scripts.SYMLINK, link, target, op="symlink")
 
     async def chmod(self, path: PathLike, mode: int) -> None:
         target = self.at(path)
-        await self._run(scripts.CHMOD, target, f"{mode & 0o7777:o}", path=target, op="chmod")
+        await self._run(scripts.CHMOD, target, f"{mode & 0o7777:o}", op="chmod")
 
     # Streams.
 
@@ -280,11 +281,6 @@ class ShellFiles(AsyncFiles):
             raise counted.error
         self._check(end, path=target, op="unpack")
         return checked.count
-
-
-def _for(path: str, script: str) -> str:
-    """A script, preceded by whether it follows links in its path."""
-    return (scripts.NO_LINKS if isinstance(path, FollowedPath) else scripts.LINKS) + script
 
 
 def _describe(request: WriteRequest) -> tuple[str, str, str, str]:

@@ -302,11 +302,8 @@ def _mknod(mode_argument: int) -> Rule:
 
 def _no_huge_pages(argument: int, flag: int) -> Rule:
     # ENOMEM is what the kernel says when the pool is empty, as it mostly is.
-    return Rule(ALLOW, "huge pages come from the host's pool, past memory limits", (_refuse_flag(argument, flag),))
-
-
-def _refuse_flag(argument: int, flag: int) -> Case:
-    return Case((Match(argument, (flag,), flag),), ENOMEM)
+    asked = Case((Match(argument, (flag,), flag),), ENOMEM)
+    return Rule(ALLOW, "huge pages come from the host's pool, past memory limits", (asked,))
 
 
 _JUDGED: Final[Mapping[str, Rule]] = {

@@ -68,21 +68,11 @@ class LoopStorage:
             unfinished = f"{image}.{os.getpid()}"
             self.copy_template(recipe.limits, unfinished)
             os.rename(unfinished, image)  # complete or missing: a stopped sandbox may be started after a crash
-        mount = self.mount(image)
+        # Barriers would flush the host's disk for every sync inside; a sandbox's files do not outlive a power cut.
+        mount = _mount(image, ("nobarrier", "noinit_itable"))
         with on_error(os.close, mount):
             make_uppers(recipe, identity, directory_fd=mount)
         return mount
-
-    @staticmethod
-    def mount(image: str) -> int:
-        """A detached mount of an image file."""
-        device_fd, device = _attach_loop(image)
-        with opened(device_fd):
-            attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | _NO_ACCESS_TIME
-            # Barriers would flush the host's disk for every sync inside; a sandbox's files do not outlive a power cut.
-            return syscalls.make_filesystem_mount(
-                "ext4", device, flags=("nobarrier", "noinit_itable"), attributes=attributes
-            )
 
     def copy_template(self, limits: Limits, target: str) -> None:
         """Create an empty file system of that size in a new file. Raises: OSError."""
@@ -160,10 +150,16 @@ def _image_bytes(size_bytes: int, inodes: int) -> int:
 
 def mount_layer(layer: Layer) -> int:
     """A detached read-only mount of a layer. Any number of sandboxes may have one each."""
-    device_fd, device = _attach_loop(os.path.join(layer.folder, "disk.img"), read_only=True)
-    attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | syscalls.MOUNT_ATTR_RDONLY | _NO_ACCESS_TIME
+    return _mount(os.path.join(layer.folder, "disk.img"), ("ro",), read_only=True)
+
+
+def _mount(image: str, flags: tuple[str, ...], *, read_only: bool = False) -> int:
+    """A detached mount of an image file."""
+    attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | _NO_ACCESS_TIME
+    attributes |= syscalls.MOUNT_ATTR_RDONLY if read_only else 0
+    device_fd, device = _attach_loop(image, read_only=read_only)
     with opened(device_fd):
-        return syscalls.make_filesystem_mount("ext4", device, flags=("ro",), attributes=attributes)
+        return syscalls.make_filesystem_mount("ext4", device, flags=flags, attributes=attributes)
 
 
 def freeze(mount_fd: int) -> None:
@@ -198,17 +194,16 @@ def grow(image: str, mount_fd: int, limits: Limits) -> None:
     size_bytes, before = _image_bytes(limits.disk_bytes, limits.inodes), os.path.getsize(image)
     if size_bytes < before:
         raise OSError(errno.EINVAL, "an image can't be made smaller")
-    device_fd = os.open(f"/dev/loop{os.minor(os.fstat(mount_fd).st_dev)}", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.truncate(image, size_bytes)
-        fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
-        fcntl.ioctl(mount_fd, _RESIZE_EXT4, struct.pack("=Q", size_bytes // _BLOCK_BYTES))
-    except OSError:
-        os.truncate(image, before)
-        fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
-        raise
-    finally:
-        os.close(device_fd)
+    device = f"/dev/loop{os.minor(os.fstat(mount_fd).st_dev)}"
+    with opened(os.open(device, os.O_RDWR | os.O_CLOEXEC)) as device_fd:
+        try:
+            os.truncate(image, size_bytes)
+            fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
+            fcntl.ioctl(mount_fd, _RESIZE_EXT4, struct.pack("=Q", size_bytes // _BLOCK_BYTES))
+        except OSError:
+            os.truncate(image, before)
+            fcntl.ioctl(device_fd, _LOOP_SET_CAPACITY, 0)
+            raise
 
 
 def _grow_unused(image: str, size_bytes: int) -> None:

@@ -74,7 +74,7 @@ def hook(pyplot: Any) -> None:
 
     def show(*args: Any, **kwargs: Any) -> None:
         """Show all figures that have changed since they were shown, and close them, as a window is closed."""
-        show_open()
+        show_open(pyplot)
         if kwargs.get("block", args[0] if args else None) is not False:
             pyplot.close("all")
 
@@ -101,10 +101,7 @@ def hook(pyplot: Any) -> None:
     Axes.bxp = keep_boxes
 
 
-def show_open() -> None:
-    pyplot = sys.modules.get(PYPLOT)
-    if pyplot is None or not hasattr(pyplot, "get_fignums"):
-        return
+def show_open(pyplot: Any) -> None:
     for number in pyplot.get_fignums():
         figure = pyplot.figure(number)
         # One with nothing but its background was created by accident, mostly by a savefig() after show().
@@ -119,7 +116,7 @@ def flush(*, show: bool = True) -> None:
         return
     try:
         if show:
-            show_open()
+            show_open(pyplot)
     finally:
         if STATE["close"]:
             pyplot.close("all")

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Iterable
 
-from corral.inside.files import make_folders
+from corral.inside.files import make_folders, write_all_at
 from corral.inside.nolinks import opened
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.inflating import Inflated
@@ -84,9 +84,7 @@ def _write(reader: MemberReader, member: Member, path: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with opened(os.open(path, flags, 0o600)) as file:
         for begin, piece in reader.content(member):
-            done = 0
-            while done < len(piece):
-                done += os.pwrite(file, memoryview(piece)[done:], begin + done)
+            write_all_at(file, piece, begin)
         os.ftruncate(file, member.size)
         with contextlib.suppress(OSError, OverflowError):
             os.utime(file, (member.mtime, member.mtime))

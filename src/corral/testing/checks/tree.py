@@ -197,7 +197,11 @@ async def sparse_terabyte_is_refused(context: Context, box: AsyncSandbox) -> Non
 @check("4", "Reading a file that grows ends at the size it had", needs=REAL)
 async def growing_file_ends(box: AsyncSandbox) -> None:
     writer = await box.start("while :; do head -c 100000 /dev/zero >> grows; done")
-    await until(lambda: _is_larger(box, "grows", 1_000_000), True, "it does not grow")
+
+    async def has_grown() -> bool:
+        return await box.files.exists("grows") and (await box.files.stat("grows")).size > 1_000_000
+
+    await until(has_grown, True, "it does not grow")
     size = (await box.files.stat("grows")).size
     content = await box.files.read("grows")
     true(len(content) >= size, f"{len(content)} of at least {size} bytes")
@@ -234,10 +238,6 @@ async def odd_names_are_the_same_for_programs(box: AsyncSandbox) -> None:
         await box.exec(["touch", "--", name], check=True)
     equal([file.name for file in await box.files.list()], sorted(ODD_NAMES))
     equal((await box.exec(["cat", "--", "new\nline", "invalid-\udcff\udcfe"])).exit_code, 0)
-
-
-async def _is_larger(box: AsyncSandbox, path: str, size: int) -> bool:
-    return await box.files.exists(path) and (await box.files.stat(path)).size > size
 
 
 # Links that are put in a path after the rules were checked for it: they must not lead around the rules.

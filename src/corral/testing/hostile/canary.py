@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from corral.inside.nolinks import on_error
+
 ENV_NAME = "CORRAL_CANARY_TOKEN"
 _PREFIX = "corral-canary-"
 
@@ -184,12 +186,9 @@ def _describe_host(data_folder: Path | str | None) -> tuple[tuple[str, ...], tup
 
 def _listen(family: int, address: tuple[str, int] | str) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
+    with on_error(listener.close):
         listener.bind(address)
         listener.listen(64)
-    except OSError:
-        listener.close()
-        raise
     listener.setblocking(False)
     return listener
 

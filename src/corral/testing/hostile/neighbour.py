@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from corral.base.process import AsyncProcess
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import CorralError
+from corral.concurrency.waiting import cancel_all
 
 MakeSandbox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
 
@@ -95,7 +95,5 @@ async def open_neighbour(make: MakeSandbox) -> AsyncIterator[Neighbour]:
             first = json.loads(b"".join(heard).decode().splitlines()[0])
             yield Neighbour(sandbox, victim, token, int(first["outer_uid"]), heard)
         finally:
-            listening.cancel()
-            with contextlib.suppress(asyncio.CancelledError, CorralError):
-                await listening
+            await cancel_all(listening)
             await victim.aclose()
