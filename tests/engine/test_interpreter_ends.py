@@ -55,7 +55,10 @@ async def test_run_that_says_it_has_ended_and_goes_on_has_not(box: AsyncSandbox)
 
 
 async def test_question_that_a_thread_of_the_run_takes_keeps_nobody_waiting(box: AsyncSandbox) -> None:
-    take_one = "import threading\nthreading.Thread(target=driver.channel.read, daemon=True).start()\ntime.sleep(0.2)"
+    # The run ends once the thread has read the question: between runs, the driver might be faster.
+    take_one = (
+        "import threading\nthief = threading.Thread(target=driver.channel.read)\nthief.start()\nforge()\nthief.join()"
+    )
     async with asyncio.timeout(HANG_GUARD_SECONDS):
         ended = await box.interpreter.execute(f"{FORGE}{take_one}", timeout=TIME_TO_BEGIN)
         assert ended.status == "timeout"
