@@ -1,7 +1,9 @@
 """The published texts, collected from the source: errors with their hints, the command line, and the OpenAPI document.
 
 Errors and what commands print are read from the syntax tree: a placeholder shows as `{…}`, and names that hold a
-literal are followed within their module. Help comes from click, and the OpenAPI texts from the document itself.
+literal are followed within their module. An argument with a space is a message or a hint; a single word is a code,
+unless it stands alone. Of a table of errors, each entry is printed. Help comes from click, and the OpenAPI texts from
+the document itself.
 """
 
 import ast
@@ -9,7 +11,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
@@ -55,9 +56,9 @@ FIXED = {
 
 HEAD = """# Published texts
 
-Every error message with its hint (after the arrow), every help text and message of the command line (an
-option once, at the first command that has it), and the texts of the OpenAPI document. Written by `tools/texts` from the
-source; a test compares. After a merge, run `tools/texts`.
+Every error message with its hint (after the arrow; the entries of a table of errors after their keys), every help text
+and message of the command line (an option once, at the first command that has it), and the texts of the OpenAPI
+document. Written by `tools/texts` from the source; a test compares. After a merge, run `tools/texts`.
 
 `{…}` is a value. Texts marked `[fixed]` contain a part that other programs match: it must stay as it is.
 """
@@ -74,19 +75,29 @@ Known = dict[str, ast.expr]
 """The literals that names hold at a place of the source."""
 
 
-class _Module:
+class Module:
     """One module, with the calls in it and the literals that are known at each."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        tree = ast.parse(path.read_bytes())
+    def __init__(self, source: bytes) -> None:
+        tree = ast.parse(source)
         self.raised = {id(node.exc) for node in ast.walk(tree) if isinstance(node, ast.Raise)}
-        constants = {
-            each.targets[0].id: each.value
-            for each in tree.body
-            if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name)
-        }
+        constants = {name: value for each in tree.body for name, value in _list_assigned(each)}
         self.found = list(_walk_block(tree.body, constants))
+
+
+def _list_assigned(statement: ast.stmt) -> Iterator[tuple[str, ast.expr]]:
+    """The names that a statement assigns, each with its value."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+        return
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+    if isinstance(target, ast.Name):
+        yield target.id, statement.value
+    elif isinstance(target, ast.Tuple):
+        unknown: list[ast.expr] = [ast.Constant(None)] * len(target.elts)
+        values = statement.value.elts if isinstance(statement.value, ast.Tuple) else unknown
+        for name, value in zip(target.elts, values, strict=True):
+            if isinstance(name, ast.Name):
+                yield name.id, value
 
 
 def _walk_block(block: list[ast.stmt], known: Known) -> Iterator[tuple[ast.AST, Known]]:
@@ -96,7 +107,8 @@ def _walk_block(block: list[ast.stmt], known: Known) -> Iterator[tuple[ast.AST, 
             yield statement, known
             for decorator in statement.decorator_list:
                 yield from ((node, known) for node in ast.walk(decorator))
-            yield from _walk_block(statement.body, dict(known))
+            own = {"__class__": ast.Constant(statement.name)} if isinstance(statement, ast.ClassDef) else {}
+            yield from _walk_block(statement.body, {**known, **own})
             continue
         branches = list(_list_branches(statement))
         inside = {id(node) for branch in branches for each in branch for node in ast.walk(each)}
@@ -110,8 +122,7 @@ def _walk_block(block: list[ast.stmt], known: Known) -> Iterator[tuple[ast.AST, 
         for name in {name for end in ends for name in end}:
             values = list({id(end[name]): end[name] for end in (known, *ends) if name in end}.values())
             known[name] = values[0] if len(values) == 1 else ast.BoolOp(op=ast.Or(), values=values)
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            known[statement.targets[0].id] = statement.value
+        known.update(_list_assigned(statement))
 
 
 def _list_branches(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -158,21 +169,38 @@ def list_literals() -> Iterator[str]:
                 yield text
 
 
-def list_errors(module: _Module) -> Iterator[str]:
+def list_errors(module: Module) -> Iterator[str]:
     """The messages of errors that a module makes, as `Class: message → hint`."""
     for node, known in module.found:
+        if isinstance(node, ast.Dict):
+            yield from _list_table(node, known)
         if not isinstance(node, ast.Call):
             continue
         name = _get_name(node.func)
+        if name == "__init__":
+            name = ast.literal_eval(known["__class__"])
         hint = next((read_text(each.value, known) for each in node.keywords if each.arg == "hint"), None)
         if not (name.endswith(("Error", "Exception", "Fault")) or id(node) in module.raised or hint):
             continue
-        message = next((text for each in node.args if (text := read_text(each, known))), None)
-        if message or hint:
-            yield f"{name}: {message or '{…}'}" + (f" → {hint}" if hint else "")
+        found = [text for each in node.args if (text := read_text(each, known))]
+        texts = [text for text in found if " " in text or len(node.args) == 1]
+        if texts or hint:
+            yield " → ".join((f"{name}: {texts[0] if texts else '{…}'}", *texts[1:], *([hint] if hint else [])))
 
 
-def list_prints(module: _Module) -> Iterator[str]:
+def _list_table(table: ast.Dict, known: Known) -> Iterator[str]:
+    """The errors in a dict: an answer with the keys `error` and `text`, or rows that end with a text."""
+    keys = ["" if key is None else read_text(key, known) or ast.unparse(key) for key in table.keys]
+    rows = dict(zip(keys, table.values, strict=True))
+    if "error" in rows and (text := read_text(rows.get("text"), known)):
+        yield f"{read_text(rows['error'], known) or '{…}'}: {text}"
+    for key, row in rows.items():
+        texts = [read_text(each, known) or "" for each in row.elts] if isinstance(row, ast.Tuple) else []
+        if texts and " " in texts[-1]:
+            yield f"{key}: {' → '.join(text for text in texts if ' ' in text)}"
+
+
+def list_prints(module: Module) -> Iterator[str]:
     """What a module of the command line prints."""
     for node, known in module.found:
         if isinstance(node, ast.Call) and _get_name(node.func) in _ECHO:
@@ -214,10 +242,9 @@ def _write_block(title: str, texts: list[str]) -> list[str]:
 
 def write() -> str:
     """The whole page."""
-    modules = [_Module(path) for path in sorted(SOURCE.rglob("*.py"))]
+    modules = {path.relative_to(SOURCE).as_posix(): Module(path.read_bytes()) for path in sorted(SOURCE.rglob("*.py"))}
     lines = [HEAD, "## Errors", ""]
-    for module in modules:
-        name = module.path.relative_to(SOURCE).as_posix()
+    for name, module in modules.items():
         if not name.startswith("testing/") and (texts := list(list_errors(module))):
             lines += _write_block(name, texts)
     lines += ["## Command line", ""]
@@ -226,8 +253,7 @@ def write() -> str:
         new = [text.strip("\b ") for text in texts if text.strip("\b ") and text not in shown]
         shown.update(text for text in texts if text.startswith("--"))
         lines += _write_block(path, new)
-    for module in modules:
-        name = module.path.relative_to(SOURCE).as_posix()
+    for name, module in modules.items():
         if name.startswith("cli/") and (texts := list(list_prints(module))):
             lines += _write_block(f"{name} prints", texts)
     lines += ["## OpenAPI", "", *_write_block("openapi.json", list(list_openapi()))]
