@@ -110,7 +110,7 @@ def _begins(text: str) -> bool:
 
 def _words(packages: tuple[str, ...], what: str) -> str:
     if not packages:
-        raise SpecError(f"there is no {what} to install", hint="give names")
+        raise SpecError(f"no {what} given", hint="pass names")
     for package in packages:
         # URLs are accepted: they are downloaded and built inside the image, not on the host. Options are rejected: use
         # `run` for a whole command.

@@ -32,7 +32,8 @@ def check_packages(packages: Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(packages, str | bytes | Mapping) or not isinstance(packages, Iterable):
         raise SpecError(
-            f"packages={_shorten(packages)} is a {type(packages).__name__}", hint="give a list: packages=['numpy']"
+            f"packages must be a list, not {type(packages).__name__}: {_shorten(packages)}",
+            hint="for example packages=['numpy']",
         )
     given = tuple(islice(packages, MAX_PACKAGES + 1))
     if len(given) > MAX_PACKAGES:
@@ -41,7 +42,7 @@ def check_packages(packages: Iterable[str]) -> tuple[str, ...]:
         )
     size = sum(len(package.encode("utf-8", "surrogatepass")) for package in given if isinstance(package, str))
     if size > _MAX_BYTES:
-        raise SpecError(f"packages: {size} bytes are more than the {_MAX_BYTES} that are kept", hint="name fewer")
+        raise SpecError(f"packages: {size} bytes exceed the limit of {_MAX_BYTES}", hint="name fewer")
     return tuple(str(check_named(parse_requirement(package))) for package in given)
 
 

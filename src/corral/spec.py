@@ -306,7 +306,7 @@ def check_limit(value: object, *, what: str, least: int = 1, error: type[CorralE
 def check_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Check a mapping of strings to strings. Raises: SpecError."""
     if not isinstance(labels, Mapping):
-        raise SpecError(f"labels is a {type(labels).__name__}", hint="give a mapping of names and values")
+        raise SpecError(f"labels must be a mapping, not {type(labels).__name__}", hint="for example labels={'a': '1'}")
     for name, value in labels.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise SpecError(f"the label {name!r} must map a string to a string", hint="use strings: labels={'a': '1'}")
@@ -323,7 +323,7 @@ def _check_bytes(texts: Collection[object], *, limit_bytes: int, what: str) -> N
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
     if size > limit_bytes:
         raise SpecError(
-            f"{what}: {size} bytes are more than the {limit_bytes} that are kept",
+            f"{what}: {size} bytes exceed the limit of {limit_bytes}",
             hint="write large values to a file inside with files.write",
         )
 
@@ -332,7 +332,7 @@ def check_env(env: Mapping[str, str], *, error: type[CorralError] = SpecError) -
     """Names without '=' and NUL, values without NUL; raises `error` otherwise. Values are never shown."""
     checked: dict[str, str] = {}
     if not isinstance(env, Mapping):
-        raise error(f"env is a {type(env).__name__}", hint="give a mapping of names and values")
+        raise error(f"env must be a mapping, not {type(env).__name__}", hint="for example env={'NAME': 'value'}")
     for name, value in env.items():
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
             raise error(f"{name!r} is not a valid environment variable name", hint="no '=', no NUL, not empty")

@@ -118,7 +118,7 @@ def test_name_is_given_on_in_its_canonical_form(package: str, canonical: str) ->
 
 @pytest.mark.parametrize("packages", ["numpy", b"numpy", 1, None, {"numpy": "2"}], ids=describe)
 def test_what_is_no_list_is_refused(packages: Any) -> None:
-    with pytest.raises(SpecError, match="give a list"):
+    with pytest.raises(SpecError, match="must be a list"):
         check_packages(packages)
     with pytest.raises(SpecError):
         Spec(packages=packages)

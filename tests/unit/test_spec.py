@@ -196,7 +196,7 @@ def test_keywords_make_a_spec() -> None:
     ids=lambda options: next(iter(options)),
 )
 def test_texts_that_are_kept_are_bounded(options: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match="bytes are more than"):
+    with pytest.raises(SpecError, match="bytes exceed the limit"):
         Spec(**options)
 
 

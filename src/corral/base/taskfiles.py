@@ -213,8 +213,8 @@ class _Run:
                 raise file_error(refusal, path=self._path, sandbox_id=self._sandbox_id, op=self._op)
         if result.signal is not None:
             raise SandboxFileInterruptedError(
-                f"{self._path}: something inside has ended the operation",
-                path=self._path, sandbox_id=self._sandbox_id, op=self._op, hint="look before you retry",
+                f"{self._path}: a program in the sandbox interrupted the operation",
+                path=self._path, sandbox_id=self._sandbox_id, op=self._op, hint="check its effect, then retry",
             )  # fmt: skip
         raise self._error(said.decode("utf-8", "replace")[:200] or f"exit code {result.exit_code}")
 

@@ -287,7 +287,7 @@ class Landing(SyncClosing):
                     hint=f"remove the link {path!r} on the host, or choose another target",
                 )
         what = repr("/".join(self._place_of_error)) if self._place_of_error else "the folder"
-        text = f"can't lay {what} down: {error.strerror or error}"
+        text = f"can't write {what}: {error.strerror or error}"
         return SandboxFileError(text, op="download", hint="check what exists at that path on the host")
 
     def _may_take(self, verdict: Verdict, name: str) -> bool:

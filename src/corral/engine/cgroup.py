@@ -179,7 +179,7 @@ class Group:
         return _flat(self.out_of_memory_file()).get("oom_kill", 0)
 
     def out_of_memory_file(self) -> Path | None:
-        """The file in which init may read that count; None if there is none."""
+        """The file in which init may read that count; None if not found."""
         path = self._file("memory", "memory.events", v1="memory.oom_control")
         return path if path is not None and path.exists() else None
 

@@ -64,7 +64,7 @@ _SHORTAGES: Final = {
     ),
     errno.ENFILE: ("this machine has no open files left", "end what holds them, or raise the sysctl fs.file-max"),
     errno.ETOOMANYREFS: (
-        "this user has too many file descriptors on their way between processes",
+        "this user has too many file descriptors in flight between processes",
         "end the program, perhaps in a sandbox, that sends them and never receives; or raise the limit (`ulimit -Hn`)",
     ),
     errno.ENOBUFS: ("this machine has no memory left for sockets", "end what holds it, and try again"),

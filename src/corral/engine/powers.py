@@ -142,7 +142,7 @@ def _resize_disk(box: Box, limits: Limits) -> None:
         loop.grow(str(box.folder / "disk.img"), box.disk_fd, limits)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            text, hint = "a disk can be enlarged, but not shrunk", "snapshot it, and create a new one from that"
+            text, hint = "a disk can be enlarged, but not shrunk", "create a smaller one from a snapshot of it"
         else:
             text, hint = f"this kernel can't enlarge a mounted disk: {error.strerror}", "stop the sandbox first"
         raise RefusedError(text, code="no_such_limit", hint=hint) from error

@@ -132,14 +132,14 @@ class Environment(AsyncClosing, SyncClosing):
         resolver.check()
         spec = make_spec(**cast("Any", spec_options))
         if options is not None and not isinstance(options, Mapping):
-            raise SpecError(f"options is a {type(options).__name__}", hint="give a mapping of names and values")
+            raise SpecError(f"options must be a mapping, not {type(options).__name__}", hint="pass names and values")
         if _is_backend(wanted):
             return spec, Lent(wanted), (Same(wanted), None)
         if isinstance(wanted, str) and options is None:
             return spec, Lent(get_backend(wanted)), (wanted, None)
         if not isinstance(wanted, str) and not callable(wanted):
             # Not the value: it may be a misplaced secret.
-            raise SpecError(f"a {type(wanted).__name__} is not a backend", hint="pass a name, a Backend, or a factory")
+            raise SpecError(f"backend must be a name, a Backend or a factory, not {type(wanted).__name__}")
         given = dict(options or {})
         key, _ = make_key(wanted, given)
         make = (lambda: make_backend(wanted, **given)) if isinstance(wanted, str) else (lambda: wanted(**given))

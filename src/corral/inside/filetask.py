@@ -111,7 +111,7 @@ def _serve_stage(request: dict[str, Any]) -> None:
         size = int(b"".join(_read_content()))
         found = os.lstat(place).st_size
         if found != size:
-            raise RefusedError("os", errno.EIO, f"{found} bytes have arrived of {size}")
+            raise RefusedError("os", errno.EIO, f"only {found} of {size} bytes arrived")
     _say({"size": size})
 
 

@@ -139,7 +139,7 @@ class Table:
 
         Args:
             method: The HTTP method.
-            path: See `Route`.
+            path: Below the API's root, or of the toolbox below `/toolbox/{sandboxId}`; parameters in braces.
             scope: What the key must permit; by default `run` in the toolbox, and elsewhere what the method says.
             status: The status of a success.
             answers: The type of the body for each status; by default the handler's return type, for `status`.

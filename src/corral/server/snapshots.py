@@ -43,7 +43,7 @@ class Snapshots:
         return [row for row in self._rows.values() if row.organisation_id in (None, organisation_id)]
 
     def look_up(self, wanted: str, *, organisation_id: str) -> Snapshot | None:
-        """By id, name, or another name of the default one; None if there is none."""
+        """By id, name, or another name of the default one; None if not found."""
         mine = self.seen_by(organisation_id)
         known = {row.name: row for row in mine} | {row.id: row for row in mine}  # an id counts before a name
         return known.get(wanted, self._rows[BASE_ID] if wanted.partition(":")[0] in _ALSO_BASE else None)

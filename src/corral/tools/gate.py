@@ -137,7 +137,7 @@ class Gate:
         if strictest.action != "allow":  # one question is enough for one call
             await self.settle(Question(operation, needed, path, named, real, strictest))
             if real != await real_path(files, real, workdir=workdir):
-                raise self.refuse(operation, path, "what was asked about is a link to something else by now")
+                raise self.refuse(operation, path, "the path became a link to another file after permission was given")
         asked = [decision.rule for _, decision in decided if decision.action == "ask" and decision.rule is not None]
         return Entered(real, named, operation, permissions, tuple(asked))
 

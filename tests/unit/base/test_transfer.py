@@ -248,5 +248,5 @@ async def test_a_link_of_the_host_where_the_sandbox_has_a_folder_is_named(
 
 async def test_what_stands_in_the_way_of_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "docs/api/x").mkdir(parents=True)
-    with pytest.raises(SandboxFileError, match="can't lay 'docs/api' down"):
+    with pytest.raises(SandboxFileError, match="can't write 'docs/api'"):
         await unpack_to_host(stream(tar(member("docs/api"))), tmp_path, max_bytes=None)

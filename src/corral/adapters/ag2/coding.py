@@ -107,7 +107,7 @@ def with_blocks(result: SandboxCodeResult, blocks: Sequence[BlockResult]) -> San
 
 
 class MarkdownCodeExtractor:
-    """Finds the code blocks of a message. See `corral.tools.fences` for what counts as one."""
+    """Finds the code blocks of a message, as `corral.tools.fences` defines them."""
 
     def extract_code_blocks(self, message: str | Sequence[Mapping[str, Any]] | None) -> list[Any]:
         """`CodeBlock`s, in order. Raises: TypeError for anything else."""

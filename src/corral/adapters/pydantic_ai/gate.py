@@ -70,7 +70,7 @@ class RunGate(Gate):
         metadata = self._ctx.tool_call_metadata
         approved = metadata.get("target") if isinstance(metadata, dict) else None
         if (self._rules.shown.pop(self._ctx.tool_call_id or "", None) or approved) != real:
-            raise self.refuse(operation, path, f"it is a link, and leads to '{quote(real)}': name that file itself")
+            raise self.refuse(operation, path, f"it is a link to '{quote(real)}': use that path")
 
     async def _name(self, given: str, named: str, real: str) -> str:
         """The path to show in a question: as given, or its target if a link leads elsewhere."""

@@ -17,10 +17,10 @@ from corral.spec import HOME, Spec
 def refuse_unsupported(spec: Spec) -> None:
     """Raises: CapabilityError for an option that no Daytona service supports."""
     unsupported = {
-        "packages=": (bool(spec.packages), "say it in the image: Image.debian_slim().pip_install('numpy')"),
-        "venv=": (spec.venv is not None, "a folder of this machine is not there: use an image"),
-        "ephemeral=": (spec.ephemeral, "leave it out: an owned sandbox leaves nothing behind"),
-        "limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is kept"),
+        "packages=": (bool(spec.packages), "install them in the image: Image.debian_slim().pip_install('numpy')"),
+        "venv=": (spec.venv is not None, "host folders can't be mounted: use an image"),
+        "ephemeral=": (spec.ephemeral, "leave it out: an owned sandbox is deleted with its files"),
+        "a limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is supported"),
         "hostname=": (spec.hostname != "corral", "leave it out"),
     }
     refuse_given("daytona", unsupported)

@@ -27,7 +27,7 @@ def python_check() -> str:
 
 
 class ExecTransport:
-    """See `corral.base.agent.channel.Transport`. `spawn` starts a program in the container."""
+    """A `corral.base.agent.channel.Transport` to an agent in the container, which `spawn` starts."""
 
     slow = False
 

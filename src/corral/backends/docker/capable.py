@@ -18,9 +18,9 @@ def refuse_what_is_missing(spec: Spec) -> None:
     unsupported = {
         "packages": (bool(spec.packages), "build an image: corral.Image.debian_slim().pip_install(…)"),
         "venv": (spec.venv is not None, "build an image that has it"),
-        "ephemeral": (spec.ephemeral, "containers keep what is written on the daemon's disk until they end"),
-        "list of hosts": (spec.network.mode == "allow", 'network="none" or network="open"'),
-        "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
+        "ephemeral": (spec.ephemeral, "leave it out: containers always write to the daemon's disk"),
+        "a list of hosts": (spec.network.mode == "allow", 'use network="none" or network="open"'),
+        "idle_seconds": (spec.lifetime.idle_seconds is not None, "use lifetime seconds instead"),
     }
     refuse_given("docker", unsupported)
 

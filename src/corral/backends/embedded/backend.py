@@ -305,7 +305,7 @@ class EmbeddedBackend(Backend):
             disk_bytes = state["recipe"]["limits"]["disk_bytes"]
             if changed.get("disk_bytes", disk_bytes) < disk_bytes:
                 text = "a disk can be enlarged, but not shrunk"
-                raise RefusedError(text, code="no_such_limit", hint="fork it with a smaller disk")
+                raise RefusedError(text, code="no_such_limit", hint="create a smaller one from a snapshot of it")
             note_limits(folder, state, changed)
 
         await work_on_stopped(self.data_folder, sandbox_id, note, op="resize")

@@ -146,7 +146,7 @@ def _move(paths: Iterable[Path], folder: Path) -> None:
 def _refuse_addresses(folder: Path) -> None:
     """pip and uv mark each package that came from a URL. The steps above should have prevented it."""
     for note in folder.glob("*.dist-info/direct_url.json"):
-        raise SpecError(f"{note.parent.name} came from an address", op="create", hint=_HINT)
+        raise SpecError(f"{note.parent.name} was installed from a URL", op="create", hint=_HINT)
 
 
 def _expect(packages: Iterable[str], reason: str | None) -> None:

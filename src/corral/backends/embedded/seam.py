@@ -218,11 +218,11 @@ _REFUSALS: dict[str, tuple[type[CorralError], str]] = {
     "paused": (SandboxPausedError, "resume() it"),
     "no_snapshot": (SnapshotNotFoundError, "list_snapshots() lists the existing ones"),
     "name_taken": (SpecError, "take another name, or delete that one"),
-    "ephemeral": (CapabilityError, "make it without ephemeral=True"),
+    "ephemeral": (CapabilityError, "create it without ephemeral=True"),
     "too_deep": (CapabilityError, "copy its files into a new sandbox"),
-    "no_such_limit": (CapabilityError, "capabilities() says what is bounded here"),
+    "no_such_limit": (CapabilityError, "capabilities() lists the limits that are enforced here"),
     "not_still": (SandboxError, "try again"),
-    "os": (BackendUnavailableError, "the host refused: is there room in the data folder?"),
+    "os": (BackendUnavailableError, "check that the data folder has free space"),
 }
 """Requests that the engine refuses: its code → the error, and its hint."""
 

@@ -119,11 +119,11 @@ def _discard(agents: Agents, place: HostFolder) -> None:
 def _refuse_unsupported(spec: Spec) -> None:
     unsupported = {
         "images": (spec.image is not None, "it runs the host's own programs; backend='docker' runs images"),
-        "list of hosts": (spec.network.mode == "allow", "the host's network is open to its programs"),
-        "packages": (bool(spec.packages), "install them where you run this"),
+        "a list of hosts": (spec.network.mode == "allow", "leave it out: its programs use the host's network"),
+        "packages": (bool(spec.packages), "install them on the host"),
         "venv": (spec.venv is not None, "put its bin folder on PATH: env={'PATH': …}"),
         "ephemeral": (spec.ephemeral, "set TMPDIR to a folder in memory"),
         "snapshot": (spec.snapshot is not None, "copy files with files.upload"),
-        "idle_seconds": (spec.lifetime.idle_seconds is not None, "give lifetime seconds"),
+        "idle_seconds": (spec.lifetime.idle_seconds is not None, "use lifetime seconds instead"),
     }
     refuse_given(NAME, unsupported)

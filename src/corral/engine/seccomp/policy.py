@@ -203,7 +203,7 @@ _BAD_IOCTLS: Final = (
     0x541F,  # TIOCSSERIAL: ports and interrupts of a serial line
     0x5423,  # TIOCSETD: line disciplines (n_gsm, n_hdlc ...), loaded as host modules
     0x5437,  # TIOCVHANGUP: hangs up the terminal
-    0x8940,  # SIOCGIFBR: this and the next five load a host module (bridge, 8021q), whoever asks
+    0x8940,  # SIOCGIFBR: this and the next five load a host module (bridge, 8021q), for any caller
     0x8941,  # SIOCSIFBR
     0x8982,  # SIOCGIFVLAN
     0x8983,  # SIOCSIFVLAN
@@ -234,7 +234,7 @@ _LARGE_PIPE: Final = 0xFFFE_0000  # from 128 KiB on
 # says, and makes programs use the old kind, which init counts. Pipes are counted as well, and not how large they are.
 _FCNTL: Final = Rule(
     ALLOW,
-    "locks and pipes are charged to nobody, or to the user: only the kinds that can be counted",
+    "some locks are not charged to any user, large pipes only to the user: kinds that can be counted are allowed",
     (
         Case((Match(1, (36, 37, 38)),), EINVAL),  # F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW
         Case((Match(1, (_F_SETPIPE_SZ,)), Match(2, (0,), _LARGE_PIPE)), ALLOW),

@@ -1,8 +1,8 @@
 """Dream Foundry's rubric: a list of events for a community, by gates and three weighted scores.
 
 Gates: an artifact, of more than 10 characters, with the fields title, date and url, of at least 3 events, and exit code
-0. Points: 0.2 × success + 0.6 × quality + 0.2 × speed. Nothing here is about one city or one week: window, number of
-events and the limit for speed are `EventRules`.
+0. Points: 0.2 × success + 0.6 × quality + 0.2 × speed. `EventRules` holds the dates, the number of events and the
+limit for speed.
 """
 
 from __future__ import annotations
