@@ -226,7 +226,7 @@ async def test_program_that_does_not_read_holds_up_only_its_writer(box: AsyncSan
 async def test_waiting_is_cancelled_without_a_trace(box: AsyncSandbox) -> None:
     recorded = await box.start_recorded("cat", name="cat")
     for _ in range(20):
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"^still running after 0\.001 s$"):
             await recorded.wait(timeout=0.001)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from corral.concurrency.closing import AsyncClosing
-from corral.concurrency.waiting import cancel_all
+from corral.concurrency.waiting import cancel_all, in_time, still_running
 from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, SandboxGoneError, WorkdirError
 from corral.protocol import OnOutput, SpawnRequest, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
@@ -551,7 +551,8 @@ class AsyncProcess(AsyncClosing):
             SandboxGoneError: the sandbox was deleted meanwhile.
         """
         # Shielded: a cancelled caller stops waiting, and the others go on.
-        ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
+        async with in_time(timeout, still_running):
+            ending = await asyncio.shield(asyncio.wrap_future(self._end))
         if isinstance(ending, CorralError):
             raise ending
         await self._clear_up()

@@ -50,6 +50,11 @@ async def in_time(seconds: float | None, late: Callable[[float], Exception]) -> 
         raise late(seconds) from error
 
 
+def still_running(seconds: float) -> TimeoutError:
+    """The error of waiting for a program's end that has not come in time."""
+    return TimeoutError(f"still running after {seconds:g} s")
+
+
 async def cancel_all(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks, and wait until they have ended. Their results and errors are dropped."""
     for task in tasks:

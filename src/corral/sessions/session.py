@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from corral.base.command import with_bash
 from corral.base.process import Capture, as_bytes
-from corral.concurrency.waiting import cancel_all, wait_for
+from corral.concurrency.waiting import cancel_all, in_time, still_running, wait_for
 from corral.errors import (
     CorralError,
     ExecError,
@@ -202,7 +202,7 @@ class ShellSession:
             TimeoutError: it is still running after `timeout`.
             SandboxGoneError: the sandbox was deleted meanwhile.
         """
-        async with asyncio.timeout(timeout):
+        async with in_time(timeout, still_running):
             await self._until(command_id, lambda told: told.ended)
         told = self._told(command_id)
         if not told.ended:

@@ -88,7 +88,7 @@ async def test_timeout_is_124_whatever_the_backend_says() -> None:
 
 async def test_waiting_may_time_out_and_be_cancelled_without_harm() -> None:
     process = Scripted()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError, match=r"^still running after 0\.01 s$"):
         await process.wait(timeout=0.01)
     waiting = asyncio.ensure_future(process.wait())
     await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from corral.backends.embedded import seam
 from corral.backends.embedded.process import PEAK_NOTE, REST_SECONDS, START_SECONDS, read_reason
 from corral.backends.embedded.seam import exec_error, mapped
 from corral.base.process import Clear, as_bytes, check_signal, no_terminal, stdin_closed
-from corral.concurrency.waiting import breathe
+from corral.concurrency.waiting import breathe, in_time, still_running
 from corral.engine import wire
 from corral.engine.errors import GoneError
 from corral.engine.recordfile import Frame, RecordReader
@@ -97,7 +97,7 @@ class EmbeddedRecorded(Recorded):
         return tuple(map(_entry, frames))
 
     async def wait(self, *, timeout: float | None = None) -> ExecResult:
-        async with asyncio.timeout(timeout):
+        async with in_time(timeout, still_running):
             result = _read_end((await self._do("wait"))["end"])
         clear, self._clear = self._clear, None
         if clear is not None:
