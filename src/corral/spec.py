@@ -88,7 +88,7 @@ class Resources:
         for name, least in (("memory_bytes", 16 * 2**20), ("disk_bytes", 2**20)):
             size = parse_size(getattr(self, name), what=name)
             if size < least:
-                raise SpecError(f"{name}={size} is too small to run anything", hint=f"give at least {least} bytes")
+                raise SpecError(f"{name}={size} is too small to run anything", hint=f"give at least {least >> 20} MiB")
             object.__setattr__(self, name, size)
         if not (isinstance(self.cpus, int | float) and math.isfinite(self.cpus) and self.cpus >= 0.01):
             raise SpecError(f"cpus={self.cpus!r} is not a valid number of CPUs", hint="use a number such as 0.5 or 2")
@@ -188,17 +188,21 @@ class NetworkPolicy:
     mode: Literal["none", "allow", "open"] = "none"
     hosts: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """As `network=` takes it."""
+        return ",".join(self.hosts) if self.mode == "allow" else self.mode
+
     @classmethod
     def parse(cls, value: str | NetworkPolicy | None) -> NetworkPolicy:
-        """From "none", "open" or a list "a.org,b.org". Raises: SpecError for an empty name among the hosts."""
+        """From "none", "open" or a list "a.org,b.org". Raises: SpecError, also for an empty name among the hosts."""
         if isinstance(value, NetworkPolicy):
             return value
         if value is None or value == "none":
             return cls()
         if value == "open":
             return cls("open")
-        hosts = tuple(part.strip() for part in value.split(","))
-        if not all(hosts):
+        hosts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
+        if not hosts or not all(hosts):
             raise SpecError(
                 f"network={value!r} is not a valid policy", hint='use "none", "open", or hosts such as "a.org,b.org"'
             )

@@ -158,12 +158,13 @@ def test_network_policy_is_parsed(text: str | None, mode: str, hosts: tuple[str,
     policy = NetworkPolicy.parse(text)
     assert (policy.mode, policy.hosts) == (mode, hosts)
     assert NetworkPolicy.parse(policy) is policy
+    assert NetworkPolicy.parse(str(policy)) == policy
 
 
-@pytest.mark.parametrize("text", ["", "a.org,", ",", "a,,b"])
-def test_empty_host_is_refused(text: str) -> None:
-    with pytest.raises(SpecError):
-        NetworkPolicy.parse(text)
+@pytest.mark.parametrize("value", ["", "a.org,", ",", "a,,b", 5, ["a.org"]])
+def test_what_is_no_policy_is_refused(value: Any) -> None:
+    with pytest.raises(SpecError, match=re.escape(f"network={value!r} is not a valid policy")):
+        NetworkPolicy.parse(value)
 
 
 def test_value_of_a_variable_is_never_shown() -> None:

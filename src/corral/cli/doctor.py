@@ -121,8 +121,10 @@ def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
 
     unknown = set(names) - {probe.name for probe in ALL}
     if unknown:
-        near = difflib.get_close_matches(min(unknown), [probe.name for probe in ALL], n=3, cutoff=0.4)
-        remedy = f"did you mean {', '.join(near)}?" if near else "`corral doctor --prove` names them all"
+        known = [probe.name for probe in ALL]
+        within = [name for name in known if min(unknown) in name]
+        near = within[:3] or difflib.get_close_matches(min(unknown), known, n=3)
+        remedy = f"did you mean {', '.join(near)}?" if near else f"the probes are {', '.join(sorted(known))}"
         raise click.UsageError(f"no such probe: {', '.join(sorted(unknown))}; {remedy}")
     probes = [probe for probe in ALL if not names or probe.name in names]
     progress = Progress()

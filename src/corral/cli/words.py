@@ -40,13 +40,14 @@ _PHRASES = (
     (r"resources\.processes", "--processes"),
 )
 _PARAMETER = re.compile(rf"(?<![\w.-])({'|'.join(FLAGS)})=(\[[^\]]*\]|\{{[^}}]*\}}|'[^']*'|\"[^\"]*\"|[^\s,;:)(]*)")
+_QUOTED_WORD = re.compile(r"(['\"])([\w.,:/-]+)\1")
 
 
 def in_cli_words(text: str) -> str:
     """A hint of the library in the words of the command line."""
     for pattern, said in _PHRASES:
         text = re.sub(pattern, said, text)
-    return _PARAMETER.sub(_name_flag, text)
+    return _PARAMETER.sub(lambda found: _QUOTED_WORD.sub(r"\2", _name_flag(found)), text)
 
 
 def begin_in_cli_words(text: str) -> str:

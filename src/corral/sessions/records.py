@@ -32,11 +32,12 @@ _MAX_NAME = 200
 _offset = attrgetter("offset")
 
 
-def check_name(name: str) -> str:
-    """Check the name of a recorded program. Raises: InvalidCommandError."""
-    if not isinstance(name, str) or not 1 <= len(name) <= _MAX_NAME or not name.isprintable():
-        raise InvalidCommandError(f"{name!r:.80} is not a name", hint=f"give 1 to {_MAX_NAME} printable characters")
-    return name
+def check_name(name: str, *, prefix: str = "") -> str:
+    """The name of a recorded program, with the prefix of its kind. Raises: InvalidCommandError."""
+    most = _MAX_NAME - len(prefix)
+    if not isinstance(name, str) or not 1 <= len(name) <= most or not name.isprintable():
+        raise InvalidCommandError(f"{name!r:.80} is not a name", hint=f"give 1 to {most} printable characters")
+    return prefix + name
 
 
 def describe_end(ending: Ending) -> bytes:

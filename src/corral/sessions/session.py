@@ -33,6 +33,7 @@ from corral.errors import (
 from corral.protocol import SessionOptions
 from corral.results import OutputChunk, StreamName
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Entry, Recorded
+from corral.sessions.records import check_name
 from corral.sessions.shell import DRIVER, FEED, PLACE, RUN, SIGNAL
 from corral.sessions.transcript import KEPT_BYTES, CommandState, Demux, Piece, Transcript, ended_streams
 
@@ -113,7 +114,7 @@ class ShellSession:
         try:
             recorded = await box.start_recorded(
                 with_bash("-c", DRIVER, "shell", nonce, folder),
-                name=prefix + name,
+                name=check_name(name, prefix=prefix),
                 limit_bytes=limit_bytes,
                 note=json.dumps(about).encode(),
                 **options,

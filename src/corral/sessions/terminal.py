@@ -13,6 +13,7 @@ from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import Command, TerminalOptions
 from corral.results import ExecResult
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
+from corral.sessions.records import check_name
 
 if TYPE_CHECKING:
     from corral.client.sandbox import AsyncSandbox
@@ -67,7 +68,7 @@ class Terminal:
         try:
             recorded = await box.start_recorded(
                 with_bash("-l", "-i") if command is None else command,
-                name=prefix + name,
+                name=check_name(name, prefix=prefix),
                 pty=True,
                 limit_bytes=limit_bytes,
                 note=json.dumps({"terminal": about}).encode(),

@@ -187,3 +187,16 @@ def test_a_reader_who_leaves_is_no_error() -> None:
 
 def test_main_gives_an_exit_code() -> None:
     assert main(["--version"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("password-hashes", "did you mean read-the-hosts-password-hashes?"),
+        ("?", "the probes are adopt-ones-own-orphans, "),
+    ],
+)
+def test_an_unknown_probe_is_refused_with_the_names_that_exist(corral: Corral, name: str, shown: str) -> None:
+    ended = corral("doctor", "--probe", name)
+    assert (ended.code, ended.stdout) == (failure.USAGE, "")
+    assert shown in ended.stderr

@@ -52,7 +52,8 @@ def test_no_hint_speaks_python_at_a_terminal() -> None:
     [
         ("start it: backend.start(id)", "`corral sandbox start ID` starts it"),
         ("packages=[…] or venv= for Python packages", "--package or --venv for Python packages"),
-        ("backend='docker' runs images; ephemeral=True is hard", "--backend 'docker' runs images; --ephemeral is hard"),
+        ("backend='docker' runs images; ephemeral=True is hard", "--backend docker runs images; --ephemeral is hard"),
+        ("packages=['a b', 'c'] or workdir='/my work'", "--package 'a b', c or --workdir '/my work'"),
         ("set CORRAL_X=1, write NAME=VALUE or --env name_of=…", "set CORRAL_X=1, write NAME=VALUE or --env name_of=…"),
     ],
 )

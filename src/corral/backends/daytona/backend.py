@@ -78,7 +78,7 @@ class DaytonaBackend(Backend):
         refuse_unsupported(spec)
         if spec.network.mode != "none" and await self._is_ours():
             raise CapabilityError(
-                f"network={spec.network.mode!r}: this server does not support network access",
+                f"network={str(spec.network)!r}: this server does not support network access",
                 op="create",
                 hint="bring files with files.upload, or use the hosted service",
             )

@@ -387,13 +387,13 @@ class EmbeddedBackend(Backend):
 def _refuse_what_is_missing(spec: Spec) -> None:
     if spec.image is not None:
         raise CapabilityError(
-            "the embedded backend does not support image= yet",
+            "the embedded backend does not support images yet",
             op="create",
             hint="use packages=[…] or venv= for Python packages, or backend='docker' for images",
         )
     if spec.network.mode != "none":
         raise CapabilityError(
-            f"network={spec.network.mode!r}: the embedded backend does not support network access yet",
+            f"network={str(spec.network)!r}: the embedded backend does not support network access yet",
             op="create",
             hint="bring files with files.upload, Python packages with packages=[…]",
         )
