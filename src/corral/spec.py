@@ -290,7 +290,7 @@ def as_another(spec: Spec) -> Spec:
 def check_name(name: str | None) -> None:
     """A name of a sandbox or a snapshot, or None. Raises: SpecError."""
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
-        raise SpecError(f"name={name!r} is not a name", hint="letters, digits, '.', '_' and '-', at most 63")
+        raise SpecError(f"name={name!r} is not a valid name", hint="letters, digits, '.', '_' and '-', at most 63")
 
 
 def check_timeout(value: float | None, *, what: str, error: type[CorralError]) -> None:

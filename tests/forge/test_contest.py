@@ -291,7 +291,7 @@ async def test_commit_is_what_takes_part(tmp_path: Path) -> None:
     script(repository, "main.py", "1 / 0")
     found = await run_one(tmp_path, f"git+{repository}@HEAD")
     assert found.ok, found
-    with pytest.raises(SpecError, match="is it a repository"):
+    with pytest.raises(SpecError, match="check that it is a repository"):
         Candidate.git(repository, "nowhere")
     with pytest.raises(SpecError, match="not a commit"):
         Candidate.git(repository, "--output=/tmp/x")

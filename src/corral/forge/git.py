@@ -21,7 +21,7 @@ def run_git(path: Path, *words: str) -> str:
         raise SpecError("git is not installed", hint="install git, or give the folder itself") from error
     except subprocess.CalledProcessError as error:
         reason = _find_reason(str(error.stderr))
-        hint = "is it a repository, and is the commit there?"
+        hint = "check that it is a repository, and has the commit"
         if "dubious ownership" in reason:
             hint = "if you trust its owner: git config --global --add safe.directory <its path>"
         raise SpecError(f"{str(path)!r}: {reason}", hint=hint) from error

@@ -265,7 +265,7 @@ def _hold(path: Path) -> IO[bytes]:
         log = os.fdopen(open_plain(path / EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT), "ab+")
     except OSError as error:
         raise RunFolderError(
-            f"{str(path)!r} can't be written: {error.strerror}", hint="is it the run's folder?"
+            f"{str(path)!r} can't be written: {error.strerror}", hint="check that it is the run's folder"
         ) from error
     try:
         _lock(log)

@@ -143,7 +143,8 @@ class GitSource(_Command):
             while chunk := await process.stdout.read(_CHUNK_BYTES):
                 yield chunk
             if await process.wait() != 0:
-                raise SpecError(f"git could not read {self.commit} of {str(self.path)!r}", hint="is it still there?")
+                text = f"git could not read {self.commit} of {str(self.path)!r}"
+                raise SpecError(text, hint="check that it still exists")
         finally:
             if process.returncode is None:
                 process.kill()

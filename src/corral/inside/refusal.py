@@ -27,7 +27,7 @@ def describe_refusal(error: BaseException) -> dict[str, Any] | None:
     if isinstance(error, OSError):
         return _message("os", error.errno or errno.EIO, error.strerror or str(error), {})
     if isinstance(error, MemoryError):
-        return _message("too_big", 0, "the sandbox's memory does not suffice for this operation", {})
+        return _message("too_big", 0, "the sandbox has not enough memory for this operation", {})
     if isinstance(error, (ValueError, KeyError, TypeError, RecursionError)):
         return _message("invalid", 0, f"{type(error).__name__}: {error}"[:500], {})
     return None

@@ -36,7 +36,7 @@ def check_name(name: str, *, prefix: str = "") -> str:
     """The name of a recorded program, with the prefix of its kind. Raises: InvalidCommandError."""
     most = _MAX_NAME - len(prefix)
     if not isinstance(name, str) or not 1 <= len(name) <= most or not name.isprintable():
-        raise InvalidCommandError(f"{name!r:.80} is not a name", hint=f"give 1 to {most} printable characters")
+        raise InvalidCommandError(f"{name!r:.80} is not a valid name", hint=f"give 1 to {most} printable characters")
     return prefix + name
 
 

@@ -340,7 +340,7 @@ class _Programs:
                 self._known[path] = None
         found = self._known.get(path)
         if found is None:
-            raise SandboxFileNotFoundError(f"{path} is not there", path=path, op="stat")
+            raise SandboxFileNotFoundError(f"{path} does not exist", path=path, op="stat")
         return found
 
     async def find_change(self, folder: str) -> float:

@@ -123,7 +123,7 @@ def test_name_is_held_while_its_program_starts() -> None:
 def test_the_name_that_was_given_is_refused_and_not_the_one_with_the_prefix(name: str) -> None:
     with pytest.raises(InvalidCommandError) as refused:
         check_name(name, prefix="pty:")
-    assert refused.value.message.startswith(f"{name!r:.80} is not a name")
+    assert refused.value.message.startswith(f"{name!r:.80} is not a valid name")
     assert refused.value.hint == "give 1 to 196 printable characters"
 
 

@@ -37,7 +37,7 @@ async def ensure_image(api: EngineApi, settings: Settings, image: str | Image | 
 
 
 async def _pull(api: EngineApi, settings: Settings, name: str) -> None:
-    hint = "pull it by hand (`docker pull`), name one that is here: image=, or CORRAL_DOCKER_IMAGE"
+    hint = "pull it (`docker pull`), or name a local image: image= or CORRAL_DOCKER_IMAGE"
     if not settings.pull:
         raise BackendUnavailableError(f"the image {name!r} is not on this machine", op="create", hint=hint)
     log.info("fetching the image %s", name)
