@@ -359,6 +359,9 @@ class Backend(ABC):
     isolated = True
     """True if programs are isolated from the host. The server, and others that run untrusted programs, reject a backend
     where it is False."""
+    end_now: Callable[[str], object] | None = None
+    """A method, if sandboxes would outlive the program: it is called at the end of the program, without an event loop,
+    for each sandbox that an environment still holds, and deletes it if it is owned."""
     _powers: frozenset[str] | None = None
 
     @abstractmethod
