@@ -6,7 +6,8 @@ HTTP client holds a transport: everything that can be derived (exec, run_code, s
 written there once. Files and programs have abstract classes as well: `corral.base.files.AsyncFiles` and
 `corral.base.process.AsyncProcess`.
 
-Unsupported operations raise `CapabilityError`, from `lacking` below; `Backend.capabilities()` lists the supported ones.
+What a backend does not support raises `CapabilityError`, by `lacking` below; what this machine, daemon or service does
+not allow raises it with the reason. `Backend.capabilities()` lists what is supported.
 
 These rules hold for every backend; `corral.testing` has a check for each.
 
