@@ -6,7 +6,8 @@ HTTP client holds a transport: everything that can be derived (exec, run_code, s
 written there once. Files and programs have abstract classes as well: `corral.base.files.AsyncFiles` and
 `corral.base.process.AsyncProcess`.
 
-Unsupported operations raise `CapabilityError`, from `lacking` below; `Backend.capabilities()` lists the supported ones.
+What a backend does not support raises `CapabilityError`, by `lacking` below; what this machine, daemon or service does
+not allow raises it with the reason. `Backend.capabilities()` lists what is supported.
 
 These rules hold for every backend; `corral.testing` has a check for each.
 
@@ -359,6 +360,9 @@ class Backend(ABC):
     isolated = True
     """True if programs are isolated from the host. The server, and others that run untrusted programs, reject a backend
     where it is False."""
+    end_now: Callable[[str], object] | None = None
+    """A method, if sandboxes would outlive the program: it is called at the end of the program, without an event loop,
+    for each sandbox that an environment still holds, and deletes it if it is owned."""
     _powers: frozenset[str] | None = None
 
     @abstractmethod

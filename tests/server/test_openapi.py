@@ -43,6 +43,17 @@ def test_every_reference_leads_somewhere() -> None:
         assert reference.removeprefix("#/components/schemas/") in DOCUMENT["components"]["schemas"]
 
 
+def test_what_is_required_has_no_default() -> None:
+    """Else a client that is generated from it makes up what the server must send."""
+    made_up = [
+        f"{name}.{field}"
+        for name, schema in DOCUMENT["components"]["schemas"].items()
+        for field in schema.get("required", ())
+        if "default" in schema["properties"][field]
+    ]
+    assert made_up == []
+
+
 def test_others_can_read_it() -> None:
     schema = schemathesis.openapi.from_dict(DOCUMENT)
     assert len(list(schema.get_all_operations())) == len(list(all_routes()))

@@ -49,17 +49,19 @@ class Exchange:
 
     async def stop(self, *, gently: bool) -> None:
         """End it, and wait. `gently`: by SIGTERM and the end of its input, so that it leaves nothing unfinished."""
-        if gently:
-            with contextlib.suppress(CorralError):
-                await self.process.signal(signal.SIGTERM)
-        else:
-            self.process.end_tree("cancelled")  # at once: this call may itself be cancelled while it waits
-        if self._feeding is not None:
-            await cancel_all(self._feeding)
-        with contextlib.suppress(CorralError, TimeoutError):
-            await self.process.close_stdin()
-            await self.process.wait(timeout=_END_SECONDS)
-        await self.process.aclose()
+        try:
+            if gently:
+                with contextlib.suppress(CorralError):
+                    await self.process.signal(signal.SIGTERM)
+            else:
+                self.process.end_tree("cancelled")  # at once: this call may itself be cancelled while it waits
+            if self._feeding is not None:
+                await cancel_all(self._feeding)
+            with contextlib.suppress(CorralError, TimeoutError):
+                await self.process.close_stdin()
+                await self.process.wait(timeout=_END_SECONDS)
+        finally:
+            await self.process.aclose()
 
 
 @contextlib.asynccontextmanager

@@ -21,8 +21,8 @@ from corral.cli.run import describe, note, note_left_out, run_inside, to_json
 from corral.cli.stdio import Outlet, read_input
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import CapabilityError, CorralError, SandboxGoneError, SpecError
-from corral.protocol import Backend, Command
+from corral.errors import CorralError, SandboxGoneError, SpecError
+from corral.protocol import Backend, Command, lacking
 from corral.results import SandboxInfo, SnapshotInfo, timestamp
 from corral.sessions.detached import DetachedProgram, choose
 
@@ -405,7 +405,7 @@ def gc(backend: str | Backend, as_json: bool) -> None:
 
     maker = get_backend(backend)
     if not isinstance(maker, EmbeddedBackend):
-        raise CapabilityError(f"the {maker.name} backend does not support gc", hint="use --backend embedded")
+        raise lacking(maker.name, "gc", hint="use --backend embedded")
     folder = maker.data_folder
     with Progress() as progress:
         progress.show("looking for what was left behind …")

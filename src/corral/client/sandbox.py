@@ -9,7 +9,7 @@ import logging
 import posixpath
 import secrets
 import shlex
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
@@ -28,7 +28,7 @@ from corral.errors import (
     SandboxGoneError,
 )
 from corral.languages import Language, Runtime, choose_runtime, find_language
-from corral.paths import inside
+from corral.paths import SandboxPath, inside
 from corral.protocol import (
     Backend,
     CallOptions,
@@ -438,7 +438,7 @@ class AsyncSandbox:
         Raises: as `exec`; NameTakenError if the name is taken.
         """
         check_keywords(options, SessionOptions, "open_session")
-        return await ShellSession.open(self, name, limit_bytes=limit_bytes, **options)
+        return await ShellSession.open(self, check_string(name, what="name"), limit_bytes=limit_bytes, **options)
 
     async def find_session(self, name: str) -> ShellSession:
         """An open session; in a detached sandbox also one of another process. Raises: NotRecordedError."""
@@ -462,7 +462,7 @@ class AsyncSandbox:
         Raises: as `exec`; NameTakenError if the name is taken.
         """
         check_keywords(options, TerminalOptions, "open_pty")
-        return await Terminal.open(self, name, command, limit_bytes=limit_bytes, **options)
+        return await Terminal.open(self, check_string(name, what="name"), command, limit_bytes=limit_bytes, **options)
 
     async def find_pty(self, name: str) -> Terminal:
         """An open terminal, as `find_session` finds sessions. Raises: NotRecordedError."""
@@ -572,6 +572,8 @@ class AsyncSandbox:
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         if limit is not None:
             check_limit(limit, what="output_limit_bytes", error=InvalidCommandError)
+        if user is not None and not isinstance(user, str):
+            raise InvalidCommandError(f"user must be a string, not {type(user).__name__}")
         spec = primitives.spec
         workdir, cwd = spec.workdir, given.get("cwd")
         extra = check_env(given.get("env") or {}, error=InvalidCommandError)
@@ -589,8 +591,8 @@ class AsyncSandbox:
             pty=given.get("pty", False),
             rows=given.get("rows", 24),
             columns=given.get("columns", 80),
-            read_only=tuple(inside(path, workdir=workdir) for path in given.get("read_only", ())),
-            hidden=tuple(inside(path, workdir=workdir) for path in given.get("hidden", ())),
+            read_only=_find_all(given.get("read_only", ()), workdir=workdir, what="read_only"),
+            hidden=_find_all(given.get("hidden", ()), workdir=workdir, what="hidden"),
         )
 
     @contextlib.asynccontextmanager
@@ -678,3 +680,9 @@ class AsyncSandbox:
             self._runtimes.pop(language.name, None)  # it may be installed later
             self.primitives.lacks_runtime(language)
         return runtime
+
+
+def _find_all(paths: Sequence[PathLike], *, workdir: str, what: str) -> tuple[SandboxPath, ...]:
+    if isinstance(paths, str | bytes) or not isinstance(paths, Iterable):
+        raise InvalidCommandError(f"{what} must be a list of paths, not {type(paths).__name__}", hint="use ['/folder']")
+    return tuple(inside(path, workdir=workdir) for path in paths)

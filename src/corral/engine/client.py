@@ -147,13 +147,15 @@ def ask(
         GoneError: the peer has closed the connection.
         ExhaustedError: this process is out of descriptors or memory.
     """
+    sending = False
     try:
         with wire.offering(wire.AnswerSocket) as (ours, theirs):
+            sending = True
             wire.send(peer, message, (theirs.fileno(), *descriptors), wait=wait)
     except OSError as error:
         if not wait and isinstance(error, BlockingIOError):
             raise
-        raise not_sent(error) from error
+        raise (not_sent(error) if sending else explain_shortage(error) or error) from error
     return ours
 
 

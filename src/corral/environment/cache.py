@@ -8,7 +8,9 @@ whose loop ends, does not affect others. The lock is never held while waiting.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
+import contextlib
 import functools
 import logging
 import os
@@ -27,6 +29,8 @@ from corral.errors import EnvironmentFullError, SandboxError, SandboxGoneError, 
 from corral.protocol import Backend
 
 _REMEMBERED_LOSSES = 1000
+_MAKING_SECONDS = 10.0
+"""How long the end of the program waits for a sandbox that is being created."""
 _LONGEST_REST_SECONDS = 30.0
 _SHORTEST_REST_SECONDS = 0.02
 
@@ -61,7 +65,7 @@ class Cache:
         self._idle_seconds = idle_seconds
         self._begin()
         _caches.add(self)
-        _watch_forks()
+        _register()
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
@@ -293,6 +297,26 @@ class Cache:
         if self._portal is not None and self.pid == os.getpid():
             self._portal.run_soon(self.end_all())
 
+    def list_living(self) -> list[Entry]:
+        """All sandboxes that may still live, without those that a user has closed."""
+        with self._lock:
+            kept = [entry for entry in self._entries.values() if entry.box is None or not entry.box.closed]
+            return [*kept, *self._ending, *(entry for entry, _ in self._undeleted.values())]
+
+    def end_now(self) -> None:
+        """At the end of the program: for backends whose sandboxes would outlive it."""
+        for entry in self.list_living():
+            if entry.lent.backend.end_now is None:
+                continue
+            with contextlib.suppress(concurrent.futures.CancelledError, TimeoutError):
+                entry.making.exception(timeout=_MAKING_SECONDS)
+            if entry.box is None:
+                continue
+            try:
+                entry.lent.backend.end_now(entry.box.id)
+            except Exception as error:  # noqa: BLE001 - the others must be ended, and the id must be logged
+                log.warning("sandbox %s could not be deleted at exit: %s", entry.box.id, type(error).__name__)
+
     def forget(self) -> None:
         """In a forked child: everything belongs to the parent. Kept in memory, so that nothing is finalised here."""
         if self.pid == os.getpid():
@@ -330,9 +354,16 @@ _caches: weakref.WeakSet[Cache] = weakref.WeakSet()
 
 
 @functools.cache
-def _watch_forks() -> None:
-    """Let forked children forget the sandboxes; once per process."""
+def _register() -> None:
+    """Let forked children forget the sandboxes, and end them with the program; once per process."""
+    atexit.register(end_all_now)
     os.register_at_fork(after_in_child=_forget_all)
+
+
+def end_all_now() -> None:
+    """At exit, without an event loop. A forked child's caches are empty."""
+    for cache in list(_caches):
+        cache.end_now()
 
 
 def _forget_all() -> None:

@@ -27,7 +27,10 @@ def document(version: str) -> bytes:
     kinds = _kinds(route for _, route in routes)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=REF)
     for kind in Answer.__subclasses__():
-        components[kind.__name__]["required"] = list(components[kind.__name__]["properties"])
+        properties = components[kind.__name__]["properties"]
+        components[kind.__name__]["required"] = list(properties)
+        for each in properties.values():
+            each.pop("default", None)  # for us, who make the answers; clients must not make any up
     by_kind = {repr(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
     for path, route in routes:

@@ -52,3 +52,20 @@ async def test_arguments_of_other_types_are_refused_by_name(wrong: Any) -> None:
             await box.run_code("1", wrong)
         with pytest.raises(TypeError, match="a path must be a string"):
             await box.files.read(wrong)
+
+
+@pytest.mark.parametrize("keyword", ["user", "read_only", "hidden"])
+async def test_options_of_other_types_are_refused_by_name(keyword: str) -> None:
+    async with AsyncSandbox(backend=MemoryBackend()) as box:
+        with pytest.raises(InvalidCommandError, match=f"{keyword} must be a "):
+            await box.exec("true", **cast("Any", {keyword: 5}))
+
+
+async def test_one_path_is_not_a_list_of_paths() -> None:
+    """A string is iterable: each of its characters was a path."""
+    async with AsyncSandbox(backend=MemoryBackend()) as box:
+        with pytest.raises(InvalidCommandError, match="read_only must be a list of paths"):
+            await box.exec("true", read_only="/srv")
+        for opening in (box.open_session, box.open_pty):
+            with pytest.raises(TypeError, match="name must be a string"):
+                await opening(cast("Any", 5))

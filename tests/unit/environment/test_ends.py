@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -9,8 +11,11 @@ import pytest
 from corral import (
     Environment,
     LeftBehindError,
+    SandboxGoneError,
 )
+from corral.backends.memory import MemoryBackend
 from corral.backends.memory.sandbox import MemorySandbox
+from corral.environment.cache import Cache, end_all_now
 from support.slow import Slow, open_id, wait_until
 
 
@@ -100,3 +105,67 @@ async def test_detached_sandbox_is_let_go(backend: Slow) -> None:
         await box.detach(name="kept")
     assert [info.name for info in await backend.list()] == ["kept"]
     await backend.delete(box.id)
+
+
+@pytest.mark.parametrize("how", ["aclose", "discard", "make room", "be gone", "be idle"])
+async def test_exit_finds_every_sandbox_at_any_moment_of_its_end(
+    backend: Slow, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the cache to its deletion there is no moment at which it is in neither list."""
+    seen: list[bool] = []
+    carry_out = Cache._carry_out
+
+    def look_before(self: Cache) -> None:
+        seen.append(len(self.list_living()) >= backend.count_living())
+        carry_out(self)
+
+    monkeypatch.setattr(Cache, "_carry_out", look_before)
+    env = Environment(backend=backend, max_sandboxes=1, idle_seconds=0.01 if how == "be idle" else None)
+    async with env.open() as box:
+        pass
+    if how == "make room":
+        await open_id(env, key="other")
+    elif how == "discard":
+        assert await env.discard()
+    elif how == "be gone":
+        with pytest.raises(SandboxGoneError):
+            async with env.open():
+                raise SandboxGoneError("or so it seems", sandbox_id=box.id)
+    elif how == "be idle":
+        await wait_until(lambda: not env.sandbox_ids)
+    await env.aclose()
+    assert len(seen) > 1
+    assert all(seen)
+
+
+async def test_a_backend_with_end_now_is_called_for_each_sandbox_at_exit() -> None:
+    ended: list[str] = []
+
+    class Ends(MemoryBackend):
+        def end_now(self, sandbox_id: str) -> None:
+            ended.append(sandbox_id)
+            if len(ended) == 1:
+                raise OSError("the first one fails, and the others are ended nevertheless")
+
+    async with Environment(backend=Ends()) as env:
+        ids = {await open_id(env, key="1"), await open_id(env, key="2")}
+        end_all_now()
+        assert set(ended) == ids
+
+
+def test_the_end_of_a_program_ends_what_its_environments_hold() -> None:
+    program = """
+from corral import Environment
+from corral.backends.memory import MemoryBackend
+
+class Ends(MemoryBackend):
+    def end_now(self, sandbox_id):
+        print("ended", sandbox_id)
+
+env = Environment(backend=Ends())
+with env.open_sync() as box:
+    print("opened", box.id)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    opened, ended = ran.stdout.split("\n")[:2]
+    assert ended == opened.replace("opened", "ended"), ran

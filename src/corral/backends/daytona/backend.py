@@ -24,7 +24,7 @@ from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.concurrency.waiting import wait_for
 from corral.errors import CapabilityError, CorralError, SandboxGoneError, SnapshotNotFoundError, SpecError
-from corral.protocol import Backend, Command, DetachedOptions, OnEvent
+from corral.protocol import Backend, Command, DetachedOptions, OnEvent, lacking
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import HOME, LimitOptions, Resources, Spec, as_another, check_name, given_limits
@@ -287,12 +287,8 @@ class DaytonaBackend(Backend):
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
         # The service has no such call.
-        raise CapabilityError(
-            "the service does not support rollback",
-            sandbox_id=sandbox_id,
-            op="rollback",
-            hint=f"create a new sandbox from the snapshot: Spec(snapshot={snapshot_id!r})",
-        )
+        hint = f"create a new sandbox from the snapshot: Spec(snapshot={snapshot_id!r})"
+        raise lacking(NAME, "rollback", sandbox_id=sandbox_id, hint=hint)
 
     async def fork(self, sandbox_id: str, spec: Spec | None = None) -> AsyncSandbox:
         remote, source = await self._reach(sandbox_id, "fork")
@@ -335,9 +331,7 @@ class DaytonaBackend(Backend):
     async def resize(self, sandbox_id: str, **limits: Unpack[LimitOptions]) -> None:
         given = given_limits(limits)
         if "processes" in given:
-            raise CapabilityError(
-                "the service has no limit on processes", sandbox_id=sandbox_id, op="resize", hint="leave it out"
-            )
+            raise lacking(NAME, "a limit on processes", sandbox_id=sandbox_id, op="resize", hint="leave it out")
         remote, _ = await self._reach(sandbox_id, "resize")
         await powers.change_limits(remote, Resources(**given), given)
 

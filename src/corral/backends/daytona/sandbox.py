@@ -33,7 +33,7 @@ from corral.errors import (
     SpecError,
 )
 from corral.languages import Language
-from corral.protocol import SandboxPrimitives, SpawnRequest
+from corral.protocol import SandboxPrimitives, SpawnRequest, lacking
 from corral.results import SandboxInfo, SandboxUsage
 from corral.spec import USER, LimitOptions, Resources, Spec, check_name, check_timeout, given_limits
 
@@ -167,12 +167,8 @@ class DaytonaSandbox(SandboxPrimitives):
                 hint="DaytonaBackend(os_user=…) creates sandboxes with another user",
             )
         if request.read_only or request.hidden:
-            raise CapabilityError(
-                "the service does not support read_only= and hidden= (views)",
-                sandbox_id=self.id,
-                op="exec",
-                hint="the embedded and docker backends support them",
-            )
+            hint = "the embedded and docker backends support read_only= and hidden="
+            raise lacking(NAME, "views", sandbox_id=self.id, op="exec", hint=hint)
         return await self._spawn_inner(request)
 
     async def _spawn_files(self, message: Message, stdin: bool) -> AsyncProcess:  # noqa: FBT001 - see `Spawn`

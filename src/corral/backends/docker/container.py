@@ -15,7 +15,8 @@ from typing import Any
 from corral.backends.docker.enter import make_mount, open_to_key
 from corral.backends.docker.insidescripts import KEEPER
 from corral.backends.docker.settings import Settings
-from corral.errors import CapabilityError, SpecError
+from corral.errors import SpecError
+from corral.protocol import lacking
 from corral.spec import Lifetime, LimitOptions, NetworkPolicy, Resources, Spec, given_limits
 
 LABEL = "dev.corral.sandbox"
@@ -159,7 +160,8 @@ def make_limits(resources: Resources, settings: Settings) -> dict[str, Any]:
 def resized(resources: Resources, limits: LimitOptions, *, sandbox_id: str) -> Resources:
     """The new limits. Raises: SpecError; CapabilityError for the disk, whose size is fixed when it is created."""
     if limits.get("disk_bytes") is not None:
-        raise CapabilityError("Docker can't resize a disk", sandbox_id=sandbox_id, op="resize")
+        hint = "create a sandbox with another disk"
+        raise lacking("docker", "resizing a disk", sandbox_id=sandbox_id, op="resize", hint=hint)
     try:
         return replace(resources, **given_limits(limits))
     except SpecError as error:

@@ -36,7 +36,7 @@ from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import Layer, Limits, Recipe
 from corral.engine.state import DataFolder, note_limits, read_state
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SandboxStoppedError
-from corral.protocol import Backend, Command, DetachedOptions, OnEvent
+from corral.protocol import Backend, Command, DetachedOptions, OnEvent, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import LimitOptions, Resources, Spec, as_another, check_name
@@ -385,15 +385,8 @@ class EmbeddedBackend(Backend):
 
 
 def _refuse_what_is_missing(spec: Spec) -> None:
-    if spec.image is not None:
-        raise CapabilityError(
-            "the embedded backend does not support images yet",
-            op="create",
-            hint="use packages=[…] or venv= for Python packages, or backend='docker' for images",
-        )
-    if spec.network.mode != "none":
-        raise CapabilityError(
-            f"network={str(spec.network)!r}: the embedded backend does not support network access yet",
-            op="create",
-            hint="bring files with files.upload, Python packages with packages=[…]",
-        )
+    unsupported = {
+        "images yet": (spec.image is not None, "use packages=[…] or venv= for Python packages, or backend='docker'"),
+        "network access yet": (spec.network.mode != "none", "bring files with files.upload, or use packages=[…]"),
+    }
+    refuse_given("embedded", unsupported)

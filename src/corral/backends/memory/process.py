@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable
 from corral.backends.memory.call import Call, Input
 from corral.backends.memory.shell import KilledError
 from corral.base.process import AsyncProcess, Ending
-from corral.errors import CapabilityError
-from corral.protocol import SpawnRequest
+from corral.protocol import SpawnRequest, lacking
 from corral.results import EndReason, Usage
 
 _NOTES = ("nothing was executed: CPU and memory were not counted",)
@@ -97,8 +96,7 @@ class MemoryProcess(AsyncProcess):
         if number in self._traps and number != signals.SIGKILL:
             self._loop.call_soon_threadsafe(self._traps[number])
         elif number in _STOPPING:
-            text = "the memory backend does not support SIGSTOP and SIGCONT"
-            raise CapabilityError(text, sandbox_id=self._sandbox_id, op="signal")
+            raise lacking("memory", "SIGSTOP and SIGCONT", sandbox_id=self._sandbox_id, op="signal")
         else:
             self.stop(self._signalled(number))
 
