@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from corral.concurrency.closing import AsyncClosing
-from corral.concurrency.waiting import cancel_all, in_time, still_running
+from corral.concurrency.waiting import cancel_all, still_running
 from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, SandboxGoneError, WorkdirError
 from corral.protocol import OnOutput, SpawnRequest, Stdin
 from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
@@ -551,8 +551,10 @@ class AsyncProcess(AsyncClosing):
             SandboxGoneError: the sandbox was deleted meanwhile.
         """
         # Shielded: a cancelled caller stops waiting, and the others go on.
-        async with in_time(timeout, still_running):
-            ending = await asyncio.shield(asyncio.wrap_future(self._end))
+        try:
+            ending = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._end)), timeout)
+        except TimeoutError as error:
+            raise still_running(timeout or 0.0) from error
         if isinstance(ending, CorralError):
             raise ending
         await self._clear_up()
