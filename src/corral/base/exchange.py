@@ -11,6 +11,7 @@ from corral.base.process import AsyncProcess
 from corral.concurrency.closing import close_iterator
 from corral.concurrency.waiting import cancel_all
 from corral.errors import CorralError
+from corral.inside.nolinks import on_error
 
 SPOOL_BYTES = 1024 * 1024
 """A stream that ends within so much is handled as content of a known size."""
@@ -49,7 +50,7 @@ class Exchange:
 
     async def stop(self, *, gently: bool) -> None:
         """End it, and wait. `gently`: by SIGTERM and the end of its input, so that it leaves nothing unfinished."""
-        try:
+        with on_error(self.process.end_tree, "cancelled"):  # of a program that is gone, nothing else may come
             if gently:
                 with contextlib.suppress(CorralError):
                     await self.process.signal(signal.SIGTERM)
@@ -60,8 +61,7 @@ class Exchange:
             with contextlib.suppress(CorralError, TimeoutError):
                 await self.process.close_stdin()
                 await self.process.wait(timeout=_END_SECONDS)
-        finally:
-            await self.process.aclose()
+        await self.process.aclose()
 
 
 @contextlib.asynccontextmanager
