@@ -1,41 +1,25 @@
-"""Removes control sequences from a stream. The output of sandboxed programs is hostile.
-
-An escape sequence can set the clipboard, rename the window, hide text, or make the terminal type for the user. So on a
-terminal only text, newlines, tabs and carriage returns are passed on; files and pipes get the bytes unchanged.
-"""
+"""Makes the output of sandboxed programs harmless on a terminal; files and pipes get the bytes unchanged."""
 
 from __future__ import annotations
 
 import codecs
 import re
 
-_SEQUENCE = re.compile(
-    r"""\x1b(?:
-        \[[0-?]*[\ -/]*[@-~]                          # CSI: colours, cursor, modes
-      | [\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)  # OSC, DCS, SOS, PM, APC: a text up to its end mark
-      | [\ -/]*[0-OQ-WYZ\\`-~]                        # the short ones
-    )""",
-    re.VERBOSE,
-)
-_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*\x1b?|[ -/]*)?\Z")
+from corral.base.cleaning import Cleaner
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_LONGEST = 4096
-"""A sequence that is still open after this many characters is shown as text, so that it can't hide the rest."""
 
 
-class Cleaner:
-    """Cleans one stream in pieces: a sequence that is split between two pieces is still found."""
+class ByteCleaner:
+    """Cleans one stream: only text, newlines, tabs and carriage returns are passed on."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
+        self._cleaner = Cleaner()
 
     def clean(self, data: bytes, *, final: bool = False) -> bytes:
-        """The part of this piece that is safe to show."""
-        text = _SEQUENCE.sub("", self._held + self._decoder.decode(data, final))
-        self._held = ""
-        if not final and (begun := _BEGUN.search(text)) and len(text) - begun.start() <= _LONGEST:
-            text, self._held = text[: begun.start()], text[begun.start() :]
+        """The part of this piece that is safe to show; with `final` also what was held back."""
+        text = self._cleaner.clean(self._decoder.decode(data, final), final=final)
         return _CONTROL.sub("", text).encode("utf-8", "replace")
 
 

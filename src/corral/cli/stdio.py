@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from corral.cli.clean import Cleaner
+from corral.cli.clean import ByteCleaner
 from corral.results import OutputChunk, StreamName
 
 _CHUNK_BYTES = 64 * 1024
@@ -35,7 +35,7 @@ class Outlet:
     def __init__(self) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        self._cleaners = {stream: Cleaner() for stream, fd in _DESCRIPTORS.items() if os.isatty(fd)}
+        self._cleaners = {stream: ByteCleaner() for stream, fd in _DESCRIPTORS.items() if os.isatty(fd)}
 
     def take(self, chunk: OutputChunk) -> None:
         """Write a chunk; for `on_output`."""

@@ -7,19 +7,13 @@ become visible, and every character can be encoded.
 from __future__ import annotations
 
 import html
+import io
 import re
 import unicodedata
 
 from corral import spec
+from corral.base.cleaning import Cleaner, remove_sequences
 
-_ESCAPE_SEQUENCE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and movements
-    r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links and other texts, of one line
-    r"|\x1b[ -/]*[0-~]"
-)
-_OPEN_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)?\Z")
-_MAX_OPEN = 4096
-"""A sequence that is not closed within this many characters is treated as text."""
 _TO_CHECK = re.compile(
     r"[^\n\t -~\u00a1-\u00ac\u00ae-\u02ff\u0370-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u4e00-\u9fff]"
 )
@@ -32,14 +26,17 @@ def clean(text: str) -> str:
 
     Control characters become their pictures, invisible and unpaired ones their number.
     """
-    text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    return _TO_CHECK.sub(lambda found: _show_mark(found[0]), text)
+    return _show_marks(remove_sequences(text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def clean_line(text: str, *, limit: int = 200) -> str:
     """`clean` for names and reasons: one line of bounded length."""
     found = " ".join(clean(text[: limit * 8]).split())
     return found if len(found) <= limit and len(text) <= limit * 8 else f"{found[: limit - 1]}…"
+
+
+def _show_marks(text: str) -> str:
+    return _TO_CHECK.sub(lambda found: _show_mark(found[0]), text)
 
 
 def _show_mark(character: str) -> str:
@@ -56,21 +53,16 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-class Cleaner:
+class LogCleaner:
     """`clean` for a stream in pieces: a sequence or a line's end may be cut in two."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._lines = io.IncrementalNewlineDecoder(None, translate=True)
+        self._cleaner = Cleaner()
 
-    def feed(self, piece: str) -> str:
-        """The text that is complete so far."""
-        text = self._held + piece
-        self._held = ""
-        if text.endswith("\r"):  # perhaps the first half of a line's end
-            text, self._held = text[:-1], "\r"
-        elif (opened := _OPEN_SEQUENCE.search(text, max(0, len(text) - _MAX_OPEN))) is not None:
-            text, self._held = text[: opened.start()], opened[0]
-        return clean(text)
+    def clean(self, piece: str, *, final: bool = False) -> str:
+        """The text that is complete so far; with `final` all of it."""
+        return _show_marks(self._cleaner.clean(self._lines.decode(piece, final), final=final))
 
 
 def cut_middle(text: str, *, limit: int) -> str:
