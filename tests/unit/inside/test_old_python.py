@@ -114,9 +114,8 @@ def test_module_runs_on_python_3_8(module: Path) -> None:
 def find_old_pythons() -> list[str]:
     """Those from 3.8 to 3.10 that this machine happens to have, of the system or of pyenv."""
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    found = []
-    for name in ("python3.8", "python3.9", "python3.10"):
-        found.append(next(map(str, versions.glob(f"*/bin/{name}")), shutil.which(name)))
+    names = ("python3.8", "python3.9", "python3.10")
+    found = (next(map(str, versions.glob(f"*/bin/{name}")), shutil.which(name)) for name in names)
     return [path for path in found if path is not None]
 
 
