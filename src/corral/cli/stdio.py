@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import stat
 import sys
 import threading
@@ -12,21 +11,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from corral.cli.clean import ByteCleaner
+from corral.inside.writing import write_all
 from corral.results import OutputChunk, StreamName
 
 _CHUNK_BYTES = 64 * 1024
 _READ_AHEAD = 4
 _DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything, also if another process has made the descriptor non-blocking."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])
 
 
 class Outlet:

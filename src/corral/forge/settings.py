@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from corral.errors import SpecError
-from corral.forge.numbers import check_count, check_number
-from corral.spec import Resources, parse_size
+from corral.forge.numbers import check_number
+from corral.spec import Resources, check_count, parse_size
 
 Phase = Literal["create", "place", "run", "collect", "judge"]
 """The phases of an attempt: create the sandbox, copy the files, run, collect artifacts, judge."""

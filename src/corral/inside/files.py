@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from corral.inside.lines import edit_text
 from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, on_error, open_folder, open_path, opened, split
 from corral.inside.refusal import RefusedError
+from corral.inside.writing import write_all
 
 try:
     import fcntl
@@ -121,21 +122,6 @@ def read_all(descriptor: int, *, limit: int) -> bytes:
 
 
 # Writing.
-
-
-def write_all(descriptor: int, content: bytes | memoryview) -> None:
-    """Write all of the content to a blocking descriptor."""
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def write_all_at(descriptor: int, content: bytes | memoryview, offset: int) -> None:
-    """The same at an offset of a file, whose position stays as it is."""
-    view = memoryview(content)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
 
 
 class NewFile(NamedTuple):

@@ -82,6 +82,7 @@ def show_size(size: float | None) -> str:
 
 def show_seconds(seconds: float | None) -> str:
     """Seconds for people, with about three significant digits."""
+    # As watch.js shows them, with digits in columns. `cli.display.show_seconds` has ages too: fewer digits, and days.
     if seconds is None:
         return "–"
     if seconds < 0.9995:
