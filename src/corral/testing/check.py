@@ -83,7 +83,11 @@ class Context:
         return box
 
     async def count(self) -> int:
-        """Count the living sandboxes; if the backend can't, those that it lists."""
+        """Count the living sandboxes: by `count`, else by the backend's `count_living() -> int`, else those it lists.
+
+        The method is not of the contract, since only tests need it. What `list()` gives are detached sandboxes alone,
+        so without both, a check does not see owned ones that were left behind.
+        """
         if self._count is not None:
             return await asyncio.to_thread(self._count, self.backend)
         hook = getattr(self.backend, "count_living", None)
@@ -192,6 +196,11 @@ class Verdict:
     def to_json(self) -> dict[str, str]:
         """Give it as JSON data."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        if self.outcome == "failed":
+            return f"FAILED {self.name} [{self.promise}] {self.title}\n{self.detail}"
+        return f"{self.outcome} {self.name}" + (f": {self.detail}" if self.detail else "")
 
 
 async def run_check(
