@@ -1,12 +1,16 @@
 """Removes terminal sequences from a stream of text. The output of sandboxed programs is hostile.
 
-A sequence can set the clipboard, rename the window, hide text, or make the terminal type for the user. What is left is
-shown as its reader needs it: see `cli/clean.py` for terminals and `forge/pages/text.py` for pages.
+A sequence can set the clipboard, rename the window, hide text, or make the terminal type for the user. The readers,
+`cli/clean.py` for terminals and `forge/pages/text.py` for pages, say how control characters are shown.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Piece = TypeVar("Piece")
 
 _MOST = 4096
 """A sequence with a longer text is shown, so that it can't hide the rest and little is held back."""
@@ -22,21 +26,19 @@ _SEQUENCE = re.compile(
 _BEGUN = re.compile(rf"\x1b(?:\[{_PARTS[0]}|{_PARTS[1]}\x1b?|{_PARTS[2]})\Z")
 
 
-def remove_sequences(text: str) -> str:
-    """A whole text without its sequences. The escape character of an unfinished one stays, as do other controls."""
-    return _SEQUENCE.sub("", text)
+class Cleaner(Generic[Piece]):
+    """Cleans one stream in pieces: a sequence that is split between two pieces is still found."""
 
-
-class Cleaner:
-    """`remove_sequences` for a stream in pieces: a sequence that is split between two pieces is still found."""
-
-    def __init__(self) -> None:
+    def __init__(self, decode: Callable[[Piece, bool], str], show: Callable[[str], str]) -> None:
+        self._decode = decode
+        self._show = show
+        """Gets the rest, in which controls stand, also the escape character of a sequence that is not finished."""
         self._held = ""
 
-    def clean(self, piece: str, *, final: bool = False) -> str:
+    def clean(self, piece: Piece, *, final: bool = False) -> str:
         """The text that is complete so far; with `final` all of it."""
-        text = self._held + piece
+        text = self._held + self._decode(piece, final)
         begun = None if final else _BEGUN.search(text)
         end = len(text) if begun is None else begun.start()
         self._held = text[end:]
-        return remove_sequences(text[:end])
+        return self._show(_SEQUENCE.sub("", text[:end]))

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import codecs
 import re
+from functools import partial
 
 from corral.base.cleaning import Cleaner
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-class ByteCleaner:
-    """Cleans one stream: only text, newlines, tabs and carriage returns are passed on."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._cleaner = Cleaner()
-
-    def clean(self, data: bytes, *, final: bool = False) -> bytes:
-        """The part of this piece that is safe to show; with `final` also what was held back."""
-        text = self._cleaner.clean(self._decoder.decode(data, final), final=final)
-        return _CONTROL.sub("", text).encode("utf-8", "replace")
+def make_cleaner() -> Cleaner[bytes]:
+    """For one stream: only text, newlines, tabs and carriage returns are passed on."""
+    return Cleaner(codecs.getincrementaldecoder("utf-8")("replace").decode, partial(_CONTROL.sub, ""))
 
 
 # A program in a real terminal may do everything but set the clipboard, which could later be pasted into a shell of the

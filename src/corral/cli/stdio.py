@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from corral.cli.clean import ByteCleaner
+from corral.cli.clean import make_cleaner
 from corral.inside.writing import write_all
 from corral.results import OutputChunk, StreamName
 
@@ -25,7 +25,7 @@ class Outlet:
     def __init__(self) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        self._cleaners = {stream: ByteCleaner() for stream, fd in _DESCRIPTORS.items() if os.isatty(fd)}
+        self._cleaners = {stream: make_cleaner() for stream, fd in _DESCRIPTORS.items() if os.isatty(fd)}
 
     def take(self, chunk: OutputChunk) -> None:
         """Write a chunk; for `on_output`."""
@@ -34,7 +34,7 @@ class Outlet:
     def write(self, stream: StreamName, data: bytes, *, final: bool = False) -> None:
         """Write a piece of one stream."""
         cleaner = self._cleaners.get(stream)
-        write_all(_DESCRIPTORS[stream], data if cleaner is None else cleaner.clean(data, final=final))
+        write_all(_DESCRIPTORS[stream], data if cleaner is None else cleaner.clean(data, final=final).encode())
 
     def finish(self) -> None:
         """Write what was held back, at the end of the output."""

@@ -6,8 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from corral.base.cleaning import Cleaner
 from corral.forge.events import ForgeEvent
-from corral.forge.pages.text import LogCleaner, clean_line
+from corral.forge.pages.text import clean_line, make_cleaner
 
 LANE_CHARACTERS = 24 * 1024
 """How much of the end of each candidate's log is kept. The whole log is in the run's folder."""
@@ -36,7 +37,7 @@ class Lane:
     """Rounds that a resumed run had already."""
     log: deque[tuple[str, str]] = field(default_factory=deque)
     log_characters: int = 0
-    cleaners: dict[str, LogCleaner] = field(default_factory=dict)
+    cleaners: dict[str, Cleaner[str]] = field(default_factory=dict)
 
     @property
     def is_busy(self) -> bool:
@@ -52,8 +53,7 @@ class Lane:
 
     def finish_log(self) -> list[tuple[str, str]]:
         """Add what was held back of each stream, and give it."""
-        ends = [(stream, cleaner.clean("", final=True)) for stream, cleaner in self.cleaners.items()]
-        found = [(stream, text) for stream, text in ends if text]
+        found = [(stream, text) for stream, held in self.cleaners.items() if (text := held.clean("", final=True))]
         for stream, text in found:
             self.keep(stream, text)
         return found
@@ -156,7 +156,7 @@ class Lanes:
             return None  # a lane shows the latest round; the log in the folder has both
         if event.kind == "output":
             stream = "stderr" if data.get("stream") == "stderr" else "stdout"
-            text = lane.cleaners.setdefault(stream, LogCleaner()).clean(str(data.get("text", "")))[-_MAX_OUTPUT:]
+            text = lane.cleaners.setdefault(stream, make_cleaner()).clean(str(data.get("text", "")))[-_MAX_OUTPUT:]
             if text:
                 lane.keep(stream, text)
             return {"stream": stream, "text": text} if text else None

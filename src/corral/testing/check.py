@@ -83,11 +83,8 @@ class Context:
         return box
 
     async def count(self) -> int:
-        """Count the living sandboxes: by `count`, else by the backend's `count_living() -> int`, else those it lists.
-
-        The method is not of the contract, since only tests need it. What `list()` gives are detached sandboxes alone,
-        so without both, a check does not see owned ones that were left behind.
-        """
+        """Count the living sandboxes: by `count`, else by the backend's `count_living()`, which only tests need, else
+        those it lists, which are detached: then a check does not see an owned one that was left behind."""
         if self._count is not None:
             return await asyncio.to_thread(self._count, self.backend)
         hook = getattr(self.backend, "count_living", None)

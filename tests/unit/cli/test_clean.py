@@ -2,12 +2,12 @@
 
 import pytest
 
-from corral.cli.clean import ByteCleaner, TerminalGuard
+from corral.cli.clean import TerminalGuard, make_cleaner
 
 
 def clean(*pieces: bytes) -> bytes:
-    cleaner = ByteCleaner()
-    return b"".join([*(cleaner.clean(piece) for piece in pieces), cleaner.clean(b"", final=True)])
+    cleaner = make_cleaner()
+    return "".join([*(cleaner.clean(piece) for piece in pieces), cleaner.clean(b"", final=True)]).encode()
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import html
 import io
 import re
 import unicodedata
+from functools import partial
 
 from corral import spec
-from corral.base.cleaning import Cleaner, remove_sequences
+from corral.base.cleaning import Cleaner
 
 _TO_CHECK = re.compile(
     r"[^\n\t -~\u00a1-\u00ac\u00ae-\u02ff\u0370-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u4e00-\u9fff]"
@@ -21,12 +22,17 @@ _KINDS_TO_SHOW = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _JOINER = "\u200d"  # joins emoji, and does not change the direction of text
 
 
+def make_cleaner() -> Cleaner[str]:
+    """`clean` for a stream in pieces: a sequence or a line's end may be cut in two."""
+    return Cleaner(io.IncrementalNewlineDecoder(None, translate=True).decode, partial(_TO_CHECK.sub, _show_mark))
+
+
 def clean(text: str) -> str:
     """The text without terminal sequences; a lone carriage return starts a line.
 
     Control characters become their pictures, invisible and unpaired ones their number.
     """
-    return _show_marks(remove_sequences(text.replace("\r\n", "\n").replace("\r", "\n")))
+    return make_cleaner().clean(text, final=True)
 
 
 def clean_line(text: str, *, limit: int = 200) -> str:
@@ -35,12 +41,8 @@ def clean_line(text: str, *, limit: int = 200) -> str:
     return found if len(found) <= limit and len(text) <= limit * 8 else f"{found[: limit - 1]}…"
 
 
-def _show_marks(text: str) -> str:
-    return _TO_CHECK.sub(lambda found: _show_mark(found[0]), text)
-
-
-def _show_mark(character: str) -> str:
-    code = ord(character)
+def _show_mark(found: re.Match[str]) -> str:
+    character, code = found[0], ord(found[0])
     if character == _JOINER or unicodedata.category(character) not in _KINDS_TO_SHOW:
         return character
     if code < 0x20:
@@ -51,18 +53,6 @@ def _show_mark(character: str) -> str:
 def escape(text: object) -> str:
     """For HTML, as content and in quoted attributes."""
     return html.escape(str(text), quote=True)
-
-
-class LogCleaner:
-    """`clean` for a stream in pieces: a sequence or a line's end may be cut in two."""
-
-    def __init__(self) -> None:
-        self._lines = io.IncrementalNewlineDecoder(None, translate=True)
-        self._cleaner = Cleaner()
-
-    def clean(self, piece: str, *, final: bool = False) -> str:
-        """The text that is complete so far; with `final` all of it."""
-        return _show_marks(self._cleaner.clean(self._lines.decode(piece, final), final=final))
 
 
 def cut_middle(text: str, *, limit: int) -> str:
