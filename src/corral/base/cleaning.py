@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Generic, TypeVar
-
-Piece = TypeVar("Piece")
+from typing import AnyStr, Generic
 
 _MOST = 4096
 """A sequence with a longer text is shown, so that it can't hide the rest and little is held back."""
@@ -26,16 +24,16 @@ _SEQUENCE = re.compile(
 _BEGUN = re.compile(rf"\x1b(?:\[{_PARTS[0]}|{_PARTS[1]}\x1b?|{_PARTS[2]})\Z")
 
 
-class Cleaner(Generic[Piece]):
-    """Cleans one stream in pieces: a sequence that is split between two pieces is still found."""
+class Cleaner(Generic[AnyStr]):
+    """Cleans one stream in pieces: a sequence that is split between two pieces is still found.
 
-    def __init__(self, decode: Callable[[Piece, bool], str], show: Callable[[str], str]) -> None:
-        self._decode = decode
-        self._show = show
-        """Gets the rest, in which controls stand, also the escape character of a sequence that is not finished."""
-        self._held = ""
+    `show` gets the rest, in which control characters stand, also the escape character of an unfinished sequence.
+    """
 
-    def clean(self, piece: Piece, *, final: bool = False) -> str:
+    def __init__(self, decode: Callable[[AnyStr, bool], str], show: Callable[[str], str]) -> None:
+        self._decode, self._show, self._held = decode, show, ""
+
+    def clean(self, piece: AnyStr, *, final: bool = False) -> str:
         """The text that is complete so far; with `final` all of it."""
         text = self._held + self._decode(piece, final)
         begun = None if final else _BEGUN.search(text)

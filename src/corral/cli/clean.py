@@ -16,8 +16,7 @@ def make_cleaner() -> Cleaner[bytes]:
     return Cleaner(codecs.getincrementaldecoder("utf-8")("replace").decode, partial(_CONTROL.sub, ""))
 
 
-# A program in a real terminal may do everything but set the clipboard, which could later be pasted into a shell of the
-# host.
+# A program in a real terminal may do all but set the clipboard, which could later be pasted into a shell of the host.
 _CLIPBOARD = re.compile(rb"(?:\x1b\]|\xc2\x9d)52;[^\x07\x1b]*(?:\x07|\x1b\\)?")
 _CLIPBOARD_BEGUN = re.compile(rb"(?:\x1b|\xc2|(?:\x1b\]|\xc2\x9d)(?:5(?:2(?:;[^\x07\x1b]*\x1b?)?)?)?)\Z")
 _LONGEST_CLIPBOARD = 1 << 20

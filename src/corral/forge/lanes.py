@@ -182,10 +182,9 @@ class Lanes:
         return {"phase": phase, "round": number, "begun_at": lane.begun_at, "cleared": cleared}
 
     def _take_end(self, lane: Lane, number: int, data: dict[str, Any]) -> dict[str, Any]:
-        log: list[tuple[str, str]] = []
+        log = lane.finish_log() if number == lane.round else []
         if number == lane.round:
             lane.phase, lane.begun_at = "ended", None
-            log = lane.finish_log()
         lane.files[number] = tuple(str(file["path"]) for file in data.get("artifacts") or ())[:_MAX_ARTIFACTS]
         lane.attempts[number] = _describe_attempt(data)
         return {"phase": lane.phase, "attempt": lane.attempts[number], "log": log}

@@ -83,8 +83,7 @@ class Context:
         return box
 
     async def count(self) -> int:
-        """Count the living sandboxes: by `count`, else by the backend's `count_living()`, which only tests need, else
-        those it lists, which are detached: then a check does not see an owned one that was left behind."""
+        """Count the living sandboxes: by `count`, by the backend's `count_living()`, or those it lists: detached ones."""
         if self._count is not None:
             return await asyncio.to_thread(self._count, self.backend)
         hook = getattr(self.backend, "count_living", None)
@@ -195,9 +194,8 @@ class Verdict:
         return asdict(self)
 
     def __str__(self) -> str:
-        if self.outcome == "failed":
-            return f"FAILED {self.name} [{self.promise}] {self.title}\n{self.detail}"
-        return f"{self.outcome} {self.name}" + (f": {self.detail}" if self.detail else "")
+        failed = f"FAILED {self.name} [{self.promise}] {self.title}\n{self.detail}"
+        return failed if self.outcome == "failed" else f"{self.outcome} {self.name}: {self.detail}".removesuffix(": ")
 
 
 async def run_check(

@@ -28,10 +28,8 @@ def make_cleaner() -> Cleaner[str]:
 
 
 def clean(text: str) -> str:
-    """The text without terminal sequences; a lone carriage return starts a line.
-
-    Control characters become their pictures, invisible and unpaired ones their number.
-    """
+    """The text without terminal sequences; a lone carriage return starts a line. Control characters become their
+    pictures, invisible and unpaired ones their number."""
     return make_cleaner().clean(text, final=True)
 
 
