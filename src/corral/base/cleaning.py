@@ -25,13 +25,11 @@ _BEGUN = re.compile(rf"\x1b(?:\[{_PARTS[0]}|{_PARTS[1]}\x1b?|{_PARTS[2]})\Z")
 
 
 class Cleaner(Generic[AnyStr]):
-    """Cleans one stream in pieces: a sequence that is split between two pieces is still found.
-
-    `show` gets the rest, in which control characters stand, also the escape character of an unfinished sequence.
-    """
+    """Cleans one stream in pieces, also where a sequence is split. `show` gets the rest, with other controls in it."""
 
     def __init__(self, decode: Callable[[AnyStr, bool], str], show: Callable[[str], str]) -> None:
-        self._decode, self._show, self._held = decode, show, ""
+        self._decode: Callable[[AnyStr, bool], str] = decode
+        self._show, self._held = show, ""
 
     def clean(self, piece: AnyStr, *, final: bool = False) -> str:
         """The text that is complete so far; with `final` all of it."""

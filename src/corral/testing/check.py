@@ -83,7 +83,7 @@ class Context:
         return box
 
     async def count(self) -> int:
-        """Count the living sandboxes: by `count`, by the backend's `count_living()`, or those it lists: detached ones."""
+        """Count the living sandboxes: by `count`, the backend's `count_living()`, or what it lists: detached ones."""
         if self._count is not None:
             return await asyncio.to_thread(self._count, self.backend)
         hook = getattr(self.backend, "count_living", None)

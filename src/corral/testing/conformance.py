@@ -59,8 +59,7 @@ async def run_checks(
     Raises:
         ValueError: `skip` has the name of no check or need.
     """
-    skip = skip or {}
-    check_names(skip)
+    check_names(skip := skip or {})
     verdicts = []
     for item in ALL_CHECKS:
         verdicts.append(await run_check(item, backend, cannot=skip, count=count))

@@ -69,8 +69,7 @@ def show_size(size: float | None) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """Seconds for people, with about three significant digits."""
-    # As watch.js shows them, with digits in columns. `cli.display.show_seconds` has ages too: fewer digits, and days.
+    """Seconds for people, in columns and as watch.js shows them; `cli.display.show_seconds` has no columns, but days."""
     if seconds is None:
         return "–"
     if seconds < 0.9995:
