@@ -69,7 +69,7 @@ def show_size(size: float | None) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """Seconds for people, in columns and as watch.js shows them; `cli.display.show_seconds` has no columns, but days."""
+    """Seconds for people, in columns and as watch.js shows them; those of `cli.display` may be ages, with days."""
     if seconds is None:
         return "–"
     if seconds < 0.9995:
