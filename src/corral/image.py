@@ -20,7 +20,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image, by its recipe. Each method returns a new image with one more line; images with the same text are equal.
+    """An image, line by line. Each method returns a new image with one more line; images with the same text are equal.
 
         Image.debian_slim(python="3.12").apt_install("git").pip_install("numpy>=2").env({"MODE": "test"})
 

@@ -93,7 +93,7 @@ class Resources:
         if not (isinstance(self.cpus, int | float) and math.isfinite(self.cpus) and self.cpus >= 0.01):
             raise SpecError(f"cpus={self.cpus!r} is not a valid number of CPUs", hint="use a number such as 0.5 or 2")
         for name, least in (("processes", 1), ("inodes", 16), ("open_files", 16)):
-            check_limit(getattr(self, name), what=name, least=least)
+            check_count(getattr(self, name), what=name, least=least)
 
     @classmethod
     def parse(cls, value: object) -> Resources:
@@ -278,7 +278,7 @@ class Spec:
         if self.snapshot is not None and (not isinstance(self.snapshot, str) or not self.snapshot):
             raise SpecError(f"snapshot={self.snapshot!r} is not a valid snapshot", hint="use an id or a name, or None")
         check_timeout(self.exec_timeout, what="exec_timeout", error=SpecError)
-        check_limit(self.output_limit_bytes, what="output_limit_bytes")
+        check_count(self.output_limit_bytes, what="output_limit_bytes")
 
 
 def as_another(spec: Spec) -> Spec:
@@ -301,10 +301,10 @@ def check_timeout(value: float | None, *, what: str, error: type[CorralError]) -
         raise error(f"{what}={value!r} is not a duration", hint="use seconds above 0, or None for no limit")
 
 
-def check_limit(value: object, *, what: str, least: int = 1, error: type[CorralError] = SpecError) -> None:
-    """A limit is a whole number of at least that; raises `error` otherwise."""
+def check_count(value: object, *, what: str, least: int = 1, error: type[CorralError] = SpecError) -> None:
+    """A count is a whole number of at least that; raises `error` otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise error(f"{what}={value!r} is not a limit", hint=f"give a whole number of at least {least}")
+        raise error(f"{what}={value!r} is not a count", hint=f"give a whole number of at least {least}")
 
 
 def check_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from corral.backends.memory import MemoryBackend
 from corral.backends.memory.files import MemoryFiles
 from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.sandbox import Box, MemorySandbox
-from corral.backends.memory.tree import Tree
+from corral.backends.memory.tree import FileTree
 from corral.base import transfer
 from corral.base.process import AsyncProcess, Capture, Ending
 from corral.client.sandbox import AsyncSandbox
@@ -228,7 +228,7 @@ def keep_after_success_too(patch: Patch) -> None:
 
 
 def follow_every_link(patch: Patch) -> None:
-    patch.setattr(Tree, "has_link", lambda self, path: False)
+    patch.setattr(FileTree, "has_link", lambda self, path: False)
 
 
 BROKEN: list[tuple[str, str, Break]] = [

@@ -22,7 +22,7 @@ from corral.client.sandbox import AsyncSandbox
 from corral.engine import wire
 from corral.engine.client import LauncherClient, ask, receive_within
 from corral.engine.errors import EngineError, RefusedError, SetupError
-from corral.engine.recipe import Recipe, Tree
+from corral.engine.recipe import Overlaid, Recipe
 from corral.errors import BackendUnavailableError, CorralError, SandboxGoneError
 from corral.spec import Resources, Spec
 from support.leftovers import (
@@ -210,7 +210,7 @@ def is_alive(pid: int) -> bool:
 async def test_missing_layer_is_a_typed_error_and_leaves_nothing(backend: EmbeddedBackend) -> None:
     await (await backend.create(Spec())).aclose()
     recipe = await recipe_of(backend, "feed")
-    missing = replace(recipe, trees=(*recipe.trees, Tree("/opt/corral", ("/nowhere/at/all",))))
+    missing = replace(recipe, trees=(*recipe.trees, Overlaid("/opt/corral", ("/nowhere/at/all",))))
     before, descriptors = stock_of(backend), count_descriptors(launcher_of(backend))
     for _ in range(3):
         with pytest.raises(SetupError) as caught:
@@ -227,7 +227,7 @@ async def test_target_that_is_no_folder_is_a_typed_error_and_leaves_nothing(back
     recipe = await recipe_of(backend, "feed")
     before, descriptors = stock_of(backend), count_descriptors(launcher_of(backend))
     with pytest.raises(SetupError):
-        create(backend._launcher, replace(recipe, trees=(*recipe.trees, Tree("/etc/passwd/x", ("/usr",)))))
+        create(backend._launcher, replace(recipe, trees=(*recipe.trees, Overlaid("/etc/passwd/x", ("/usr",)))))
     assert watch_differences(before, lambda: stock_of(backend)) == {}
     # A deletion may be under way, before or now.
     assert wait_until(lambda: count_descriptors(launcher_of(backend)) <= descriptors)

@@ -15,7 +15,7 @@ from corral.engine.plan import (
     plan_sandbox,
     render,
 )
-from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Layer, Limits, Recipe, Tree
+from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Layer, Limits, Overlaid, Recipe
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "CORRAL_UPDATE_GOLDEN"
@@ -23,9 +23,12 @@ UPDATE = "CORRAL_UPDATE_GOLDEN"
 LIMITS = Limits(memory_bytes=2**30, processes=256, cpus=2.0, disk_bytes=3 * 2**30, inodes=200_000)
 ROOT = Identity(rootless=False, outer_uid=0x7000_0000, outer_gid=0x7000_0000)
 ROOTLESS = Identity(rootless=True, outer_uid=12345, outer_gid=12345)
-OWNED = (Tree("/", ("/data/base/0123",), writable=True), Tree("/usr", ("/usr",), writable=True))
-SHARED = (Tree("/", ("/data/base/4567",), writable=True), Tree("/usr", ("/usr",)))
-TOOLS = (Tree("/opt/corral/python", ("/opt/python",)), Tree("/opt/corral/packages", ("/data/packages/89ab", "/usr")))
+OWNED = (Overlaid("/", ("/data/base/0123",), writable=True), Overlaid("/usr", ("/usr",), writable=True))
+SHARED = (Overlaid("/", ("/data/base/4567",), writable=True), Overlaid("/usr", ("/usr",)))
+TOOLS = (
+    Overlaid("/opt/corral/python", ("/opt/python",)),
+    Overlaid("/opt/corral/packages", ("/data/packages/89ab", "/usr")),
+)
 RECIPE = Recipe(sandbox_id="0f", folder="/data/sandboxes/0f", trees=OWNED, limits=LIMITS)
 LAYERS = (
     Layer("b", "/data/layers/b", "loop", 0x7001_0000, {"/": 0, "/usr": 1}),

@@ -13,7 +13,7 @@ import pytest
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.ground import Grounds
 from corral.backends.embedded.settings import HostTools
-from corral.engine.base import Tool
+from corral.engine.base import ToolFolder
 from corral.engine.private import FRESH_SECONDS, name_of
 from corral.engine.uidrange import lock_folder
 from corral.spec import Spec
@@ -38,7 +38,7 @@ class Showing(Grounds):
 
     def __init__(self, data_folder: Path, shown: Path) -> None:
         super().__init__(data_folder)
-        self._shown = Tool(str(shown), str(shown))
+        self._shown = ToolFolder(str(shown), str(shown))
 
     async def _find_tools(self, spec: Spec) -> HostTools:
         tools = await super()._find_tools(spec)

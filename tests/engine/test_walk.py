@@ -14,3 +14,10 @@ def test_a_snippet_crosses_few_modules() -> None:
     counted = re.match(r"box\.run_code\(.*\): (\d+) modules\n", shown.stdout)
     assert counted is not None
     assert int(counted[1]) <= MOST_MODULES, shown.stdout
+
+
+def test_any_python_shows_it() -> None:
+    if not (ROOT / ".venv").exists():
+        return  # the tests run in an environment of another place
+    bare = [f"{sys.base_prefix}/bin/python3", "-S", ROOT / "tools/walk", "run"]
+    assert "modules" in subprocess.run(bare, capture_output=True, text=True, check=True).stdout

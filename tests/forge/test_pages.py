@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.forge.pages.artifact import find_image_type, find_kind, show_file
-from corral.forge.pages.text import Cleaner, clean, clean_line, cut_middle, escape, show_seconds, show_size
+from corral.forge.pages.text import clean, clean_line, cut_middle, escape, make_cleaner, show_seconds, show_size
 from support.forge_runs import make_png
 
 
@@ -25,6 +25,7 @@ from support.forge_runs import make_png
         ("lone \ud800 half", "lone ⟨U+D800⟩ half"),
         ("tab\tand\nline, שלום, 日本語, 👩\u200d🚀", "tab\tand\nline, שלום, 日本語, 👩\u200d🚀"),
         ("two\u2028lines", "two⟨U+2028⟩lines"),
+        ("not finished \x1b]0;title", "not finished ␛]0;title"),
     ],
 )
 def test_text_shows_what_it_is(raw: str, seen: str) -> None:
@@ -42,14 +43,13 @@ def test_cleaned_text_can_be_written_and_cleaned_again(text: str) -> None:
 
 @given(st.lists(st.text(alphabet="ab\r\n\x1b[]0;31m\x07\\", max_size=8), max_size=12))
 def test_a_stream_in_pieces_is_cleaned_as_the_whole(pieces: list[str]) -> None:
-    cleaner = Cleaner()
-    pieces.append("\nabc\x07")  # ends every sequence
-    assert "".join(map(cleaner.feed, pieces)) == clean("".join(pieces))
+    cleaner = make_cleaner()
+    assert "".join(map(cleaner.clean, pieces)) + cleaner.clean("", final=True) == clean("".join(pieces))
 
 
 def test_a_sequence_that_never_ends_holds_nothing_back_for_ever() -> None:
-    cleaner = Cleaner()
-    seen = sum(len(cleaner.feed(piece)) for piece in ["\x1b]", *["x" * 1000] * 50])
+    cleaner = make_cleaner()
+    seen = sum(len(cleaner.clean(piece)) for piece in ["\x1b]", *["x" * 1000] * 50])
     assert seen > 40_000
 
 

@@ -266,6 +266,22 @@ async def test_events_show_nothing_of_the_log_twice_and_no_hostile_character(tmp
     assert "red\\u27e8U+202E\\u27e9\\u2400" in sent
 
 
+async def test_the_end_of_a_log_is_shown_also_inside_an_unfinished_sequence(tmp_path: Path) -> None:
+    attempt = read_run(write_run(tmp_path / "run")).attempts["thorough", 1]
+    hub = Hub()
+    hub.add(start_event("a", "b"))
+    hub.add(ForgeEvent("output", 1.0, "a", 1, {"stream": "stderr", "text": "an error \x1b["}))
+    hub.add(say("a", f"all done\x1b]0;{'x' * 290}"))
+    hub.add(say("b", "cut off\x1bP"))
+    before = hub.number
+    hub.add(ForgeEvent("attempt-ended", 2.0, "a", 1, attempt.to_json()))
+    (message,) = hub.since(before) or ()
+    assert json.loads(message.text)["data"]["log"] == [["stderr", "␛["], ["stdout", f"␛]0;{'x' * 290}"]]
+    assert hub.lanes["a"].log[-1] == ("stdout", f"␛]0;{'x' * 290}")
+    hub.lose()
+    assert [text for _, text in hub.lanes["b"].log] == ["cut off", "␛P"]
+
+
 def test_memory_is_bounded_whatever_is_printed() -> None:
     found = Hub()
     found.add(start_event(*(f"c{number}" for number in range(20))))

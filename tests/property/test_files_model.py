@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from corral.backends.memory.files import MemoryFiles
-from corral.backends.memory.tree import Tree
+from corral.backends.memory.tree import FileTree
 from corral.errors import SandboxFileError
 
 NAMES = st.sampled_from(["a", "b", "c", "new\nline", "-x", ".h", "bad\udcff"])
@@ -26,7 +26,7 @@ class Files(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tree = Tree(workdir="/w", limit_bytes=1 << 20)
+        self.tree = FileTree(workdir="/w", limit_bytes=1 << 20)
         self.files = MemoryFiles(self.tree, workdir="/w", sandbox_id="x", guard=lambda: None)
         self.model: Model = {}
 

@@ -20,8 +20,8 @@ from corral.protocol import PathLike, SpawnRequest
 from corral.spec import USER
 
 FILE_PARTS = (
-    "nolinks", "refusal", "glob", "lines", "files", "search", "filerequests", "tars.reading", "tars.inflating",
-    "tars.unpacking", "tars.writing", "filetask",
+    "writing", "nolinks", "refusal", "glob", "lines", "files", "search", "filerequests", "tars.reading",
+    "tars.inflating", "tars.unpacking", "tars.writing", "filetask",
 )  # fmt: skip
 _STDERR_LIMIT_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 4 * 1024 * 1024

@@ -17,10 +17,10 @@ from corral.base.gitsettings import Parts, Verdict, find_git_folder, find_left_o
 from corral.base.hostgit import NamedByGit
 from corral.concurrency.closing import SyncClosing
 from corral.errors import SandboxFileError, SandboxFileTooLargeError
-from corral.inside.files import write_all_at
 from corral.inside.nolinks import LinkFoundError, open_file, open_folder, opened
 from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.inside.tars.writing import pack_tree
+from corral.inside.writing import write_all_at
 
 _CHUNK_BYTES = 256 * 1024
 _MAX_MEMBERS = 1_000_000

@@ -1,46 +1,22 @@
-"""Removes control sequences from a stream. The output of sandboxed programs is hostile.
-
-An escape sequence can set the clipboard, rename the window, hide text, or make the terminal type for the user. So on a
-terminal only text, newlines, tabs and carriage returns are passed on; files and pipes get the bytes unchanged.
-"""
+"""Makes the output of sandboxed programs harmless on a terminal; files and pipes get the bytes unchanged."""
 
 from __future__ import annotations
 
 import codecs
 import re
+from functools import partial
 
-_SEQUENCE = re.compile(
-    r"""\x1b(?:
-        \[[0-?]*[\ -/]*[@-~]                          # CSI: colours, cursor, modes
-      | [\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)  # OSC, DCS, SOS, PM, APC: a text up to its end mark
-      | [\ -/]*[0-OQ-WYZ\\`-~]                        # the short ones
-    )""",
-    re.VERBOSE,
-)
-_BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c]*\x1b?|[ -/]*)?\Z")
+from corral.base.cleaning import Cleaner
+
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_LONGEST = 4096
-"""A sequence that is still open after this many characters is shown as text, so that it can't hide the rest."""
 
 
-class Cleaner:
-    """Cleans one stream in pieces: a sequence that is split between two pieces is still found."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._held = ""
-
-    def clean(self, data: bytes, *, final: bool = False) -> bytes:
-        """The part of this piece that is safe to show."""
-        text = _SEQUENCE.sub("", self._held + self._decoder.decode(data, final))
-        self._held = ""
-        if not final and (begun := _BEGUN.search(text)) and len(text) - begun.start() <= _LONGEST:
-            text, self._held = text[: begun.start()], text[begun.start() :]
-        return _CONTROL.sub("", text).encode("utf-8", "replace")
+def make_cleaner() -> Cleaner[bytes]:
+    """For one stream: only text, newlines, tabs and carriage returns are passed on."""
+    return Cleaner(codecs.getincrementaldecoder("utf-8")("replace").decode, partial(_CONTROL.sub, ""))
 
 
-# A program in a real terminal may do everything but set the clipboard, which could later be pasted into a shell of the
-# host.
+# A program in a real terminal may do all but set the clipboard, which could later be pasted into a shell of the host.
 _CLIPBOARD = re.compile(rb"(?:\x1b\]|\xc2\x9d)52;[^\x07\x1b]*(?:\x07|\x1b\\)?")
 _CLIPBOARD_BEGUN = re.compile(rb"(?:\x1b|\xc2|(?:\x1b\]|\xc2\x9d)(?:5(?:2(?:;[^\x07\x1b]*\x1b?)?)?)?)\Z")
 _LONGEST_CLIPBOARD = 1 << 20

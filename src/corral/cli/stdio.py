@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import stat
 import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from corral.cli.clean import Cleaner
+from corral.cli.clean import make_cleaner
+from corral.inside.writing import write_all
 from corral.results import OutputChunk, StreamName
 
 _CHUNK_BYTES = 64 * 1024
 _READ_AHEAD = 4
 _DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything, also if another process has made the descriptor non-blocking."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:
-            select.select([], [descriptor], [])
 
 
 class Outlet:
@@ -35,7 +25,7 @@ class Outlet:
     def __init__(self) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        self._cleaners = {stream: Cleaner() for stream, fd in _DESCRIPTORS.items() if os.isatty(fd)}
+        self._cleaners = {stream: make_cleaner() for stream, fd in _DESCRIPTORS.items() if os.isatty(fd)}
 
     def take(self, chunk: OutputChunk) -> None:
         """Write a chunk; for `on_output`."""
@@ -44,7 +34,7 @@ class Outlet:
     def write(self, stream: StreamName, data: bytes, *, final: bool = False) -> None:
         """Write a piece of one stream."""
         cleaner = self._cleaners.get(stream)
-        write_all(_DESCRIPTORS[stream], data if cleaner is None else cleaner.clean(data, final=final))
+        write_all(_DESCRIPTORS[stream], data if cleaner is None else cleaner.clean(data, final=final).encode())
 
     def finish(self) -> None:
         """Write what was held back, at the end of the output."""

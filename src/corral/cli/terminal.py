@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 
 from corral.base.process import AsyncProcess
 from corral.cli.clean import TerminalGuard
-from corral.cli.stdio import write_all
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
+from corral.inside.writing import write_all
 from corral.protocol import Command
 from corral.results import ExecResult
 

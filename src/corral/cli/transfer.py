@@ -13,9 +13,10 @@ from pathlib import Path
 
 from corral.base import transfer
 from corral.cli.display import Progress, show_size
-from corral.cli.stdio import read_input, write_all
+from corral.cli.stdio import read_input
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SandboxFileError, SpecError
+from corral.inside.writing import write_all
 from corral.results import DownloadResult
 
 _QUIET_BYTES = 8 * 1024 * 1024

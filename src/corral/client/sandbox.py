@@ -59,9 +59,9 @@ from corral.spec import (
     Spec,
     SpecOptions,
     check_argv,
+    check_count,
     check_env,
     check_keywords,
-    check_limit,
     check_size,
     check_timeout,
     choose_spec,
@@ -398,7 +398,7 @@ class AsyncSandbox:
         Raises: as `exec`; NameTakenError if the name is taken.
         """
         check_keywords(options, RecordedOptions, "start_recorded")
-        check_limit(limit_bytes, what="limit_bytes", error=InvalidCommandError)
+        check_count(limit_bytes, what="limit_bytes", error=InvalidCommandError)
         check_name(name)
         if self.primitives.keeps_records:
             if name in self._records:
@@ -571,7 +571,7 @@ class AsyncSandbox:
         timeout, limit, user = given.get("timeout"), given.get("output_limit_bytes"), given.get("user")
         check_timeout(timeout, what="timeout", error=InvalidCommandError)
         if limit is not None:
-            check_limit(limit, what="output_limit_bytes", error=InvalidCommandError)
+            check_count(limit, what="output_limit_bytes", error=InvalidCommandError)
         if user is not None and not isinstance(user, str):
             raise InvalidCommandError(f"user must be a string, not {type(user).__name__}")
         spec = primitives.spec

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from corral.engine.datafolder import make_part
 from corral.engine.errors import UnsupportedError
-from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, Tree
+from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, Overlaid
 
 BIN = "/opt/corral/bin"
 FOLDER = "base"
@@ -69,7 +69,7 @@ _ROOT_NAMES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class ToolFolder:
     """A program's folder outside /usr, shown at `target`."""
 
     source: str
@@ -80,14 +80,14 @@ class Tool:
 class BaseDescription:
     """Everything that the generated part depends on."""
 
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[ToolFolder, ...] = ()
     commands: dict[str, str] = field(default_factory=dict)
     """Names in /opt/corral/bin: a path to link to, or a script if it starts with "#!"."""
     owned: bool = False
     """As root: files belong to root inside, the home to the code's user."""
 
 
-def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
+def build(data_folder: Path, description: BaseDescription) -> tuple[Overlaid, ...]:
     """Create the skeleton if it does not exist, and return the trees of a sandbox on it."""
     links, real = _root_entries()
     alternatives = _alternatives()
@@ -100,9 +100,9 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Tree, ...]:
         if skeleton.exists():
             break
         _make(skeleton, description, links, real, alternatives)
-    trees = [Tree("/", (str(skeleton),), writable=True), Tree("/usr", ("/usr",), writable=description.owned)]
-    trees += [Tree(f"/{name}", (f"/{name}",), writable=description.owned) for name in real]
-    trees += [Tree(tool.target, (tool.source,)) for tool in description.tools]
+    trees = [Overlaid("/", (str(skeleton),), writable=True), Overlaid("/usr", ("/usr",), writable=description.owned)]
+    trees += [Overlaid(f"/{name}", (f"/{name}",), writable=description.owned) for name in real]
+    trees += [Overlaid(tool.target, (tool.source,)) for tool in description.tools]
     return tuple(trees)
 
 

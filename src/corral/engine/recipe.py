@@ -14,7 +14,7 @@ BASE_FIRST_UID = 0x7FFF_0000
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class Overlaid:
     """One overlay: host folders, uppermost first, shown at `target`; writes go to the sandbox's own storage."""
 
     target: str
@@ -55,7 +55,7 @@ class Recipe:
 
     sandbox_id: str
     folder: str
-    trees: tuple[Tree, ...]
+    trees: tuple[Overlaid, ...]
     limits: Limits
     hostname: str = "corral"
     ephemeral: bool = False
@@ -71,7 +71,7 @@ class Recipe:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Recipe:
         """The inverse of `to_json`."""
-        trees = tuple(Tree(t["target"], tuple(t["lowers"]), t["writable"]) for t in data["trees"])
+        trees = tuple(Overlaid(t["target"], tuple(t["lowers"]), t["writable"]) for t in data["trees"])
         layers = tuple(Layer(**layer) for layer in data.get("layers", ()))
         return cls(**{**data, "trees": trees, "layers": layers, "limits": Limits(**data["limits"])})
 

@@ -40,7 +40,7 @@ log = logging.getLogger("corral.environment")
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class CachedSandbox:
     """One sandbox: being created, or created."""
 
     key: str
@@ -69,10 +69,10 @@ class Cache:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[str, Entry] = {}
-        self._ending: dict[Entry, concurrent.futures.Future[None]] = {}
-        self._condemned: list[Entry] = []
-        self._undeleted: dict[str, tuple[Entry, Exception]] = {}
+        self._entries: dict[str, CachedSandbox] = {}
+        self._ending: dict[CachedSandbox, concurrent.futures.Future[None]] = {}
+        self._condemned: list[CachedSandbox] = []
+        self._undeleted: dict[str, tuple[CachedSandbox, Exception]] = {}
         self._losses: OrderedDict[str, str] = OrderedDict()
         self._lending = Lending()
         self._retired: list[Backend] = []
@@ -89,7 +89,7 @@ class Cache:
         *,
         lent: Lent,
         held: tuple[object, ...] = (),
-    ) -> Entry:
+    ) -> CachedSandbox:
         """The entry of a key, marked as in use; a missing one is created by the borrowed backend.
 
         Raises:
@@ -104,7 +104,7 @@ class Cache:
                     known.users += 1
                     return known
                 self._make_room()
-                entry = Entry(key, self._lending.share(lent), held, users=1, used=time.monotonic())
+                entry = CachedSandbox(key, self._lending.share(lent), held, users=1, used=time.monotonic())
                 # From here on no caller can cancel it.
                 entry.making.set_running_or_notify_cancel()
                 self._entries[key] = entry
@@ -130,14 +130,14 @@ class Cache:
             )
         self._lose(min(free, key=lambda entry: entry.used), "made room for another")
 
-    def _lose(self, entry: Entry, why: str) -> None:
+    def _lose(self, entry: CachedSandbox, why: str) -> None:
         """With the lock held. Delete it; the next `take` of its key logs that the sandbox is a new one."""
         self._condemn(entry)
         self._losses[entry.key] = f"{why} ({entry.box.id if entry.box else 'never created'})"
         while len(self._losses) > _REMEMBERED_LOSSES:
             self._losses.popitem(last=False)
 
-    def _submit(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, AsyncSandbox]]) -> None:
+    def _submit(self, entry: CachedSandbox, make: Callable[[], Coroutine[Any, Any, AsyncSandbox]]) -> None:
         try:
             self._portal = get_portal()
             self._portal.submit(self._fulfil(entry, make))
@@ -145,7 +145,7 @@ class Cache:
             self._drop(entry)
             entry.making.set_exception(error)
 
-    async def _fulfil(self, entry: Entry, make: Callable[[], Coroutine[Any, Any, AsyncSandbox]]) -> None:
+    async def _fulfil(self, entry: CachedSandbox, make: Callable[[], Coroutine[Any, Any, AsyncSandbox]]) -> None:
         try:
             box = await make()
         except BaseException as error:  # noqa: BLE001 - passed on to the callers that wait
@@ -157,20 +157,20 @@ class Cache:
         else:
             entry.making.set_result(box)
 
-    def release(self, entry: Entry) -> None:
+    def release(self, entry: CachedSandbox) -> None:
         """Release it for one user."""
         with self._lock:
             entry.users -= 1
             entry.used = time.monotonic()
 
-    def _drop(self, entry: Entry) -> bool:
+    def _drop(self, entry: CachedSandbox) -> bool:
         with self._lock:
             if self._entries.get(entry.key) is not entry:
                 return False
             del self._entries[entry.key]
             return True
 
-    def notice_gone(self, entry: Entry, error: Exception) -> None:
+    def notice_gone(self, entry: CachedSandbox, error: Exception) -> None:
         """A user found that it no longer exists: don't return it again."""
         with self._lock:
             if self._entries.get(entry.key) is not entry:
@@ -212,7 +212,7 @@ class Cache:
 
     # Deleting.
 
-    def _condemn(self, entry: Entry) -> concurrent.futures.Future[None]:
+    def _condemn(self, entry: CachedSandbox) -> concurrent.futures.Future[None]:
         """With the lock held. Move it from the cache to those being deleted, in one step: the program may exit at any
         moment, and must find all living sandboxes. `_carry_out` follows, without the lock."""
         if self._entries.get(entry.key) is entry:
@@ -237,7 +237,7 @@ class Cache:
             except RuntimeError:  # the program is exiting: the backends delete their sandboxes
                 ending.set_result(None)
 
-    def discard(self, key: str) -> tuple[Entry, concurrent.futures.Future[None]] | None:
+    def discard(self, key: str) -> tuple[CachedSandbox, concurrent.futures.Future[None]] | None:
         """Delete the entry of a key; returns it and its deletion, if it exists."""
         with self._lock:
             entry = self._entries.get(key)
@@ -245,7 +245,7 @@ class Cache:
         self._carry_out()
         return (entry, ending) if entry is not None and ending is not None else None
 
-    async def _end(self, entry: Entry, ending: concurrent.futures.Future[None]) -> None:
+    async def _end(self, entry: CachedSandbox, ending: concurrent.futures.Future[None]) -> None:
         box: AsyncSandbox | None = None
         failure: Exception | None = None
         try:
@@ -297,7 +297,7 @@ class Cache:
         if self._portal is not None and self.pid == os.getpid():
             self._portal.run_soon(self.end_all())
 
-    def list_living(self) -> list[Entry]:
+    def list_living(self) -> list[CachedSandbox]:
         """All sandboxes that may still live, without those that a user has closed."""
         with self._lock:
             kept = [entry for entry in self._entries.values() if entry.box is None or not entry.box.closed]

@@ -13,7 +13,7 @@ from corral.client.sync import Sandbox
 from corral.concurrency.closing import AsyncClosing, SyncClosing
 from corral.concurrency.portal import get_portal
 from corral.concurrency.waiting import wait_for
-from corral.environment.cache import Cache, Entry
+from corral.environment.cache import Cache, CachedSandbox
 from corral.environment.key import Same, make_key
 from corral.environment.lending import Lent
 from corral.environment.variable import Conversation, Resolver, Variable, conversation_of, has_variable
@@ -179,7 +179,7 @@ class Environment(AsyncClosing, SyncClosing):
         finally:
             self._cache.release(entry)
 
-    def _take(self, context: Any, key: str | None) -> Entry:
+    def _take(self, context: Any, key: str | None) -> CachedSandbox:
         spec, lent, identity = self._resolve(context)
         try:
             name, held = self._name(spec, identity, context, key)
@@ -206,7 +206,7 @@ class Environment(AsyncClosing, SyncClosing):
         return box
 
     @contextlib.contextmanager
-    def _noticing(self, entry: Entry, box: AsyncSandbox) -> Iterator[None]:
+    def _noticing(self, entry: CachedSandbox, box: AsyncSandbox) -> Iterator[None]:
         try:
             yield
         except Exception as error:

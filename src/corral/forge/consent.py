@@ -132,7 +132,7 @@ def _permissions_of(
     if image is not None and image != granted.image:
         named = isinstance(image, str)
         yield Permission(
-            f"image {image}" if named else "an image built from a recipe", ("--image", str(image)) if named else ()
+            f"image {image}" if named else "an image that is built", ("--image", str(image)) if named else ()
         )
     if network != _describe(NetworkPolicy()) and (granted.network is None or network != _describe(granted.network)):
         text = _policy_text(network)

@@ -159,7 +159,7 @@ def _rebuild(item: Mapping[str, Any], env: Mapping[str, str]) -> Candidate:
         )
     if isinstance(item["image"], dict):
         raise RunFolderError(
-            f"candidate {item['id']!r} had an image built from a recipe", hint="resume it from the program"
+            f"candidate {item['id']!r} had an image that was built for it", hint="resume it from the program"
         )
     network = item["network"]
     return Candidate(

@@ -6,8 +6,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from corral.base.cleaning import Cleaner
 from corral.forge.events import ForgeEvent
-from corral.forge.pages.text import Cleaner, clean_line
+from corral.forge.pages.text import clean_line, make_cleaner
 
 LANE_CHARACTERS = 24 * 1024
 """How much of the end of each candidate's log is kept. The whole log is in the run's folder."""
@@ -36,7 +37,7 @@ class Lane:
     """Rounds that a resumed run had already."""
     log: deque[tuple[str, str]] = field(default_factory=deque)
     log_characters: int = 0
-    cleaner: Cleaner = field(default_factory=Cleaner)
+    cleaners: dict[str, Cleaner[str]] = field(default_factory=dict)
 
     @property
     def is_busy(self) -> bool:
@@ -49,6 +50,13 @@ class Lane:
         self.log_characters += len(text)
         while self.log_characters > LANE_CHARACTERS and len(self.log) > 1:
             self.log_characters -= len(self.log.popleft()[1])
+
+    def finish_log(self) -> list[tuple[str, str]]:
+        """Add what was held back of each stream, and give it."""
+        found = [(stream, text) for stream, held in self.cleaners.items() if (text := held.clean("", final=True))]
+        for stream, text in found:
+            self.keep(stream, text)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """For a page that connects now."""
@@ -148,7 +156,7 @@ class Lanes:
             return None  # a lane shows the latest round; the log in the folder has both
         if event.kind == "output":
             stream = "stderr" if data.get("stream") == "stderr" else "stdout"
-            text = lane.cleaner.feed(str(data.get("text", "")))[-_MAX_OUTPUT:]
+            text = lane.cleaners.setdefault(stream, make_cleaner()).clean(str(data.get("text", "")))[-_MAX_OUTPUT:]
             if text:
                 lane.keep(stream, text)
             return {"stream": stream, "text": text} if text else None
@@ -167,18 +175,19 @@ class Lanes:
             return None  # the next round is prepared while this one runs
         cleared = number != lane.round or phase == "create"
         if cleared:
-            lane.meter, lane.cleaner, lane.log_characters = {}, Cleaner(), 0
+            lane.meter, lane.cleaners, lane.log_characters = {}, {}, 0
             lane.log.clear()
         lane.phase, lane.round = phase, number
         lane.begun_at = event.at if phase == "run" else None
         return {"phase": phase, "round": number, "begun_at": lane.begun_at, "cleared": cleared}
 
     def _take_end(self, lane: Lane, number: int, data: dict[str, Any]) -> dict[str, Any]:
+        log = lane.finish_log() if number == lane.round else []
         if number == lane.round:
             lane.phase, lane.begun_at = "ended", None
         lane.files[number] = tuple(str(file["path"]) for file in data.get("artifacts") or ())[:_MAX_ARTIFACTS]
         lane.attempts[number] = _describe_attempt(data)
-        return {"phase": lane.phase, "attempt": lane.attempts[number]}
+        return {"phase": lane.phase, "attempt": lane.attempts[number], "log": log}
 
 
 def _describe_attempt(data: dict[str, Any]) -> dict[str, Any]:

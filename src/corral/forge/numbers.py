@@ -46,12 +46,6 @@ def is_number(value: object) -> TypeGuard[int | float]:
         return False
 
 
-def check_count(value: object, *, what: str, least: int = 1) -> None:
-    """Raises: SpecError if it is not a whole number of at least that."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SpecError(f"{what}={value!r} is not a count", hint=f"give a whole number of at least {least}")
-
-
 def check_number(value: object, *, what: str, kind: str, hint: str, least: float | None = None) -> None:
     """Raises: SpecError if it is not a finite number above 0, or of at least `least` where that is given."""
     if not is_number(value) or (value <= 0 if least is None else value < least):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from corral.errors import SpecError
-from corral.forge.numbers import check_count, check_number
-from corral.spec import Resources, parse_size
+from corral.forge.numbers import check_number
+from corral.spec import Resources, check_count, parse_size
 
 Phase = Literal["create", "place", "run", "collect", "judge"]
 """The phases of an attempt: create the sandbox, copy the files, run, collect artifacts, judge."""
@@ -43,9 +43,8 @@ class Take:
     def __post_init__(self) -> None:
         for name in ("file_bytes", "total_bytes", "log_bytes"):
             object.__setattr__(self, name, parse_size(getattr(self, name), what=name))
-            if int(getattr(self, name)) < 1:
-                raise SpecError(f"{name}={getattr(self, name)!r} is not a limit", hint="give bytes, 1 or more")
-        check_count(self.files, what="files")
+        for name in ("files", "file_bytes", "total_bytes", "log_bytes"):
+            check_count(getattr(self, name), what=name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ class ScriptSource:
         return (*_INTERPRETERS.get(Path(self.name).suffix, ()), f"{folder}/{self.name}")
 
 
-class _Command:
+class _CommandBase:
     """A source with a command of the user's."""
 
     __slots__ = ()
@@ -75,7 +75,7 @@ class _Command:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderSource(_Command):
+class FolderSource(_CommandBase):
     """A folder with all its files, and the command that is run in it."""
 
     path: Path
@@ -101,7 +101,7 @@ class FolderSource(_Command):
 
 
 @dataclass(frozen=True, slots=True)
-class GitSource(_Command):
+class GitSource(_CommandBase):
     """A commit of a repository on this machine; uncommitted changes are ignored."""
 
     path: Path
@@ -152,7 +152,7 @@ class GitSource(_Command):
 
 
 @dataclass(frozen=True, slots=True)
-class CommandSource(_Command):
+class CommandSource(_CommandBase):
     """A command that exists in the sandbox, or that the setup has installed. A text is for /bin/sh."""
 
     argv: tuple[str, ...]

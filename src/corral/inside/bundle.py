@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -11,7 +11,7 @@ _FUTURE = "from __future__ import annotations\n"
 _OURS = re.compile(r"^from corral\.[^\n]+ import (\([^)]*\)|[^\n]*)\n", re.MULTILINE)
 
 
-@cache
+@lru_cache(maxsize=None)
 def bundle(*parts: str) -> bytes:
     """One self-contained text: the parts one after the other, without their imports of each other.
 

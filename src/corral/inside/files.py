@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -19,16 +20,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from corral.inside.lines import edit_text
+from corral.inside.lines import MAX_EDIT_BYTES, edit_text
 from corral.inside.nolinks import HERE, LinkFoundError, is_of_proc, on_error, open_folder, open_path, opened, split
 from corral.inside.refusal import RefusedError
+from corral.inside.writing import write_all
 
-try:
-    import fcntl
-except ImportError:  # Windows: no file agent runs there, but the host writes downloads with functions from here
-    fcntl = None  # type: ignore[assignment]
-
-MAX_EDIT_BYTES = 64 * 1024 * 1024
 TEMPORARY_PREFIX = ".corral-"
 """The names of unfinished files begin with it."""
 _EDIT_ATTEMPTS = 5
@@ -121,21 +117,6 @@ def read_all(descriptor: int, *, limit: int) -> bytes:
 
 
 # Writing.
-
-
-def write_all(descriptor: int, content: bytes | memoryview) -> None:
-    """Write all of the content to a blocking descriptor."""
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, view) :]
-
-
-def write_all_at(descriptor: int, content: bytes | memoryview, offset: int) -> None:
-    """The same at an offset of a file, whose position stays as it is."""
-    view = memoryview(content)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written
 
 
 class NewFile(NamedTuple):

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from corral.inside.filerequests import answer, write_options
-from corral.inside.files import open_regular, replacing, staging, write_all
+from corral.inside.files import open_regular, replacing, staging
 from corral.inside.refusal import RefusedError, describe_refusal
 from corral.inside.tars.reading import PIECE_BYTES
 from corral.inside.tars.unpacking import unpack_tree
 from corral.inside.tars.writing import pack_tree
+from corral.inside.writing import write_all
 
 _BATCH_BYTES = 64 * 1024
 

@@ -13,6 +13,7 @@ from corral.inside.refusal import RefusedError
 MAX_LINE_BYTES = 4096
 """Matching lines are cut here."""
 SNIFF_BYTES = 8192
+MAX_EDIT_BYTES = 64 * 1024 * 1024
 
 
 def compile_pattern(pattern: str, *, fixed: bool, ignore_case: bool) -> re.Pattern[bytes]:

@@ -83,7 +83,7 @@ class Context:
         return box
 
     async def count(self) -> int:
-        """Count the living sandboxes; if the backend can't, those that it lists."""
+        """Count the living sandboxes: by `count`, the backend's `count_living()`, or what it lists: detached ones."""
         if self._count is not None:
             return await asyncio.to_thread(self._count, self.backend)
         hook = getattr(self.backend, "count_living", None)
@@ -192,6 +192,10 @@ class Verdict:
     def to_json(self) -> dict[str, str]:
         """Give it as JSON data."""
         return asdict(self)
+
+    def __str__(self) -> str:
+        failed = f"FAILED {self.name} [{self.promise}] {self.title}\n{self.detail}"
+        return failed if self.outcome == "failed" else f"{self.outcome} {self.name}: {self.detail}".removesuffix(": ")
 
 
 async def run_check(

@@ -1,6 +1,6 @@
 """The conformance suite that every backend, ours or yours, must pass.
 
-    report = await run_checks(MyBackend(), skip={"python": "the image has none"})
+    report = await run_checks(MyBackend(), skip={"python": "the image has none"}, on_verdict=print)
     print(report)
 
 `corral.testing.pytest` makes a pytest test of each check.
@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from corral.protocol import Backend
@@ -44,23 +44,26 @@ class Report:
     def __str__(self) -> str:
         passed = len(self.verdicts) - len(self.failed) - len(self.skipped)
         lines = [f"{self.backend}: {passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"]
-        lines += [f"  skipped {v.name}: {v.detail}" for v in self.skipped]
-        lines += [f"  FAILED {v.name} [{v.promise}] {v.title}\n{v.detail}" for v in self.failed]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  {verdict}" for verdict in (*self.skipped, *self.failed))])
 
 
-async def run_checks(backend: Backend, *, skip: Mapping[str, str] | None = None, count: Count | None = None) -> Report:
+async def run_checks(
+    backend: Backend, *, skip: Mapping[str, str] | None = None, count: Count | None = None,
+    on_verdict: Callable[[Verdict], object] = lambda verdict: None,
+) -> Report:  # fmt: skip
     """Run all checks, one after the other. The caller closes the backend.
 
     `skip` maps names of checks and needs (see `corral.testing.check.Need`) to the reason; `count` counts the living
-    sandboxes, for backends without `count_living()`.
+    sandboxes, for backends without `count_living()`; `on_verdict` gets each verdict as its check ends, e.g. `print`.
 
     Raises:
         ValueError: `skip` has the name of no check or need.
     """
-    skip = skip or {}
-    check_names(skip)
-    verdicts = [await run_check(item, backend, cannot=skip, count=count) for item in ALL_CHECKS]
+    check_names(skip := skip or {})
+    verdicts = []
+    for item in ALL_CHECKS:
+        verdicts.append(await run_check(item, backend, cannot=skip, count=count))
+        on_verdict(verdicts[-1])
     return Report(backend.name, tuple(verdicts))
 
 

@@ -15,7 +15,7 @@ from seccomp_profile import docker_profile
 
 from corral.backends.docker import enter, insidescripts
 from corral.backends.docker.capable import refuse_what_is_missing
-from corral.backends.docker.container import Standing, describe_owner, dump_spec, is_orphan, load_spec, make_config
+from corral.backends.docker.container import ContainerName, describe_owner, dump_spec, is_orphan, load_spec, make_config
 from corral.backends.docker.settings import Settings, find_host
 from corral.client.registry import backend_names, get_backend
 from corral.errors import (
@@ -106,18 +106,18 @@ def test_memory_at_the_default_is_the_backends() -> None:
 @pytest.mark.parametrize(
     "standing",
     [
-        Standing("0" * 36),
-        Standing("0" * 36, kept=True),
-        Standing("0" * 36, kept=True, deadline=1234.5, name="with_under-score.dot"),
+        ContainerName("0" * 36),
+        ContainerName("0" * 36, kept=True),
+        ContainerName("0" * 36, kept=True, deadline=1234.5, name="with_under-score.dot"),
     ],
 )
-def test_a_name_says_what_a_container_is(standing: Standing) -> None:
-    assert Standing.parse(f"/{standing}") == standing
+def test_a_name_says_what_a_container_is(standing: ContainerName) -> None:
+    assert ContainerName.parse(f"/{standing}") == standing
 
 
 def test_names_of_others_say_nothing() -> None:
     for name in ("/web", "/corral_x_o", "/corral-relabel-1"):
-        assert Standing.parse(name) is None
+        assert ContainerName.parse(name) is None
 
 
 def test_a_spec_comes_back_from_its_label() -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from corral.cli.clean import Cleaner, TerminalGuard
+from corral.cli.clean import TerminalGuard, make_cleaner
 
 
 def clean(*pieces: bytes) -> bytes:
-    cleaner = Cleaner()
-    return b"".join([*(cleaner.clean(piece) for piece in pieces), cleaner.clean(b"", final=True)])
+    cleaner = make_cleaner()
+    return "".join([*(cleaner.clean(piece) for piece in pieces), cleaner.clean(b"", final=True)]).encode()
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ def clean(*pieces: bytes) -> bytes:
         ("wide 漢字 é".encode(), "wide 漢字 é".encode()),
         (b"ends with \x1b", b"ends with "),
         (b"ends with \x1b[31", b"ends with [31"),
+        (b"invalid \xff in \x1b]0;a ti\xfftle\x07it", "invalid \ufffd in it".encode()),
     ],
 )
 def test_only_text_gets_through(hostile: bytes, shown: bytes) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from corral.engine import base
-from corral.engine.base import BaseDescription, Tool, build
-from corral.engine.recipe import Tree
+from corral.engine.base import BaseDescription, ToolFolder, build
+from corral.engine.recipe import Overlaid
 
 
-def skeleton_of(trees: tuple[Tree, ...]) -> Path:
+def skeleton_of(trees: tuple[Overlaid, ...]) -> Path:
     return Path(trees[0].lowers[0])
 
 
@@ -73,7 +73,9 @@ def test_commands_are_links_or_scripts(tmp_path: Path) -> None:
 
 
 def test_modes_do_not_depend_on_our_umask(tmp_path: Path) -> None:
-    base = BaseDescription(commands={"pip": "#!/bin/sh\n"}, tools=(Tool("/srv/python", "/opt/corral/deep/python"),))
+    base = BaseDescription(
+        commands={"pip": "#!/bin/sh\n"}, tools=(ToolFolder("/srv/python", "/opt/corral/deep/python"),)
+    )
 
     def modes(umask: int) -> dict[str, int]:
         before = os.umask(umask)
@@ -90,19 +92,19 @@ def test_modes_do_not_depend_on_our_umask(tmp_path: Path) -> None:
 
 
 def test_tools_are_shown_read_only_at_their_target(tmp_path: Path) -> None:
-    trees = build(tmp_path, BaseDescription(tools=(Tool("/srv/some/python", "/opt/corral/python"),)))
-    assert trees[-1] == Tree("/opt/corral/python", ("/srv/some/python",))
+    trees = build(tmp_path, BaseDescription(tools=(ToolFolder("/srv/some/python", "/opt/corral/python"),)))
+    assert trees[-1] == Overlaid("/opt/corral/python", ("/srv/some/python",))
     assert (skeleton_of(trees) / "opt/corral/python").is_dir()
 
 
 def test_where_a_tool_lies_on_the_host_is_not_written_down_inside(tmp_path: Path) -> None:
-    one = build(tmp_path, BaseDescription(tools=(Tool("/srv/one", "/opt/corral/python"),)))
-    two = build(tmp_path, BaseDescription(tools=(Tool("/srv/two", "/opt/corral/python"),)))
+    one = build(tmp_path, BaseDescription(tools=(ToolFolder("/srv/one", "/opt/corral/python"),)))
+    two = build(tmp_path, BaseDescription(tools=(ToolFolder("/srv/two", "/opt/corral/python"),)))
     assert skeleton_of(one) == skeleton_of(two)
 
 
 def test_many_threads_that_build_at_once_get_one_whole_folder(tmp_path: Path) -> None:
-    results: list[tuple[Tree, ...]] = []
+    results: list[tuple[Overlaid, ...]] = []
     threads = [threading.Thread(target=lambda: results.append(build(tmp_path, BaseDescription()))) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -10,11 +10,11 @@ import pytest
 from corral.engine import sweep
 from corral.engine.errors import RefusedError
 from corral.engine.layers import MAX_LAYERS, LayerStore, Snapshot, ensure_not_too_deep, process_mark
-from corral.engine.recipe import Limits, Recipe, Tree
+from corral.engine.recipe import Limits, Overlaid, Recipe
 from corral.engine.state import DataFolder, read_state, write_state
 
 LIMITS = Limits(memory_bytes=1, processes=1, cpus=1, disk_bytes=1, inodes=1)
-RECIPE = Recipe("box", "", (Tree("/usr", ("/usr",)), Tree("/", ("/base",), writable=True)), LIMITS)
+RECIPE = Recipe("box", "", (Overlaid("/usr", ("/usr",)), Overlaid("/", ("/base",), writable=True)), LIMITS)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from corral.errors import ExecError, InvalidCommandError, NameTakenError, NotRec
 from corral.results import OutputChunk, Usage
 from corral.sessions.record import MAX_NOTES_BYTES
 from corral.sessions.records import MemoryLog, RecordBook, check_name
-from corral.spec import check_limit
+from corral.spec import check_count
 
 END = Ending(exit_code=3, reason="exited", usage=Usage(0.0))
 
@@ -104,7 +104,7 @@ def test_impossible_names_are_refused(name: str) -> None:
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5])
 def test_impossible_limits_are_refused(limit: int) -> None:
     with pytest.raises(InvalidCommandError):
-        check_limit(limit, what="limit_bytes", error=InvalidCommandError)
+        check_count(limit, what="limit_bytes", error=InvalidCommandError)
 
 
 def test_name_is_held_while_its_program_starts() -> None:

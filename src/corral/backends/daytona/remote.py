@@ -12,7 +12,7 @@ from corral.backends.daytona import life
 from corral.backends.daytona.client import Client
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.seam import ServiceError, mapped, repeat, state_error
-from corral.backends.daytona.terminal import Terminal, lost_inside
+from corral.backends.daytona.terminal import TerminalTransport, lost_inside
 from corral.base.agent.channel import Channel, Channels
 from corral.errors import BackendError, CorralError, SandboxGoneError, gone
 
@@ -118,7 +118,7 @@ class Remote:
     # The channel.
 
     async def _open(self) -> Channel:
-        channel = Channel(Terminal(await self.box()), self.explain, self._is_resting)
+        channel = Channel(TerminalTransport(await self.box()), self.explain, self._is_resting)
         try:
             await channel.open()
         except TimeoutError as late:

@@ -48,7 +48,7 @@ def _boot_line(token: str, size: int) -> str:
     return f" {'; '.join(words)}\n"
 
 
-class Terminal:
+class TerminalTransport:
     """A `corral.base.agent.channel.Transport` over the service's terminal."""
 
     slow = True

@@ -21,7 +21,7 @@ from corral.backends.docker.container import (
     KEY_LABEL,
     OWNER_LABEL,
     SPEC_LABEL,
-    Standing,
+    ContainerName,
     is_orphan,
     load_spec,
     make_config,
@@ -164,7 +164,7 @@ class DockerBackend(Backend):
             image = await self._keeping.find_snapshot(spec.snapshot)
         if image is None:
             image = await ensure_image(self._api, self.settings, spec.image)
-        standing = Standing(sandbox_id or str(uuid.uuid4()))
+        standing = ContainerName(sandbox_id or str(uuid.uuid4()))
         key = make_key() if self.settings.isolation == "runc" else None
         sandbox = DockerSandbox(
             standing, spec, self._links, self._keeping, created=time.time(), view_key=key, trash=trash
@@ -180,7 +180,7 @@ class DockerBackend(Backend):
         self._owned.add(sandbox)
         return sandbox
 
-    async def _create_container(self, spec: Spec, image: str, standing: Standing, key: str | None = None) -> str:
+    async def _create_container(self, spec: Spec, image: str, standing: ContainerName, key: str | None = None) -> str:
         for disk in (True, False) if await self._limits_disk() else (False,):
             refuse_unkept(spec.resources, await self._api.info(), disk=disk)
             config = make_config(
@@ -262,7 +262,7 @@ class DockerBackend(Backend):
                 )
         raise gone(wanted, op="connect")
 
-    async def _adopt(self, standing: Standing, container: Json) -> DockerSandbox:
+    async def _adopt(self, standing: ContainerName, container: Json) -> DockerSandbox:
         labels = container["Labels"]
         sandbox = DockerSandbox(
             standing, load_spec(labels[SPEC_LABEL]), self._links, self._keeping, container=str(container["Id"]),

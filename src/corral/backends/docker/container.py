@@ -34,7 +34,7 @@ _NAME = re.compile(r"/?corral_(?P<id>[0-9a-f-]{36})_(?:o|k_(?P<deadline>\d+)_(?P
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ContainerName:
     """What a container's name says: renaming is the one change that is atomic and that every client sees."""
 
     sandbox_id: str
@@ -49,7 +49,7 @@ class Standing:
         return f"corral_{self.sandbox_id}_k_{int((self.deadline or 0) * 1000)}_{self.name or ''}"
 
     @classmethod
-    def parse(cls, name: str) -> Standing | None:
+    def parse(cls, name: str) -> ContainerName | None:
         """Read a container's name; None if it is not one of ours."""
         found = _NAME.fullmatch(name)
         if found is None:

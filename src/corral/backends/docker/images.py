@@ -1,4 +1,4 @@
-"""Images: found, fetched, or built from a recipe."""
+"""Images: found, fetched, or built from a `corral.Image`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def _pull(api: EngineApi, settings: Settings, name: str) -> None:
 
 
 async def _build(api: EngineApi, image: Image) -> str:
-    """Build an image from its recipe, once for each recipe."""
+    """Build an image from its lines, once for the same lines."""
     text = image.dockerfile.encode()
     tag = f"{BUILD_REPO}:{hashlib.sha256(text).hexdigest()[:24]}"
     if await api.inspect_image(tag) is not None:

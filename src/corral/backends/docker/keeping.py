@@ -13,7 +13,7 @@ from corral.backends.docker.container import (
     IMAGE_LABEL,
     LABEL,
     SPEC_LABEL,
-    Standing,
+    ContainerName,
     dump_spec,
     load_spec,
 )
@@ -56,16 +56,16 @@ class Keeping:
 
     # Names.
 
-    async def find_all(self) -> list[tuple[Standing, Json]]:
+    async def find_all(self) -> list[tuple[ContainerName, Json]]:
         """Corral's containers, in any state and of any owner."""
         found = []
         for container in await self._api.find_containers(LABEL):
-            standing = next(filter(None, map(Standing.parse, container.get("Names") or [])), None)
+            standing = next(filter(None, map(ContainerName.parse, container.get("Names") or [])), None)
             if standing is not None:
                 found.append((standing, container))
         return found
 
-    async def find_kept(self) -> list[tuple[Standing, Json]]:
+    async def find_kept(self) -> list[tuple[ContainerName, Json]]:
         """The running or paused containers that are detached."""
         return [each for each in await self.find_all() if each[0].kept and each[1]["State"] in ("running", "paused")]
 

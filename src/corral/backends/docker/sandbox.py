@@ -16,7 +16,7 @@ from typing import Any, Unpack
 from aiodocker.exceptions import DockerError
 
 from corral.backends.docker.agent import ExecTransport
-from corral.backends.docker.container import Standing, make_limits, resized
+from corral.backends.docker.container import ContainerName, make_limits, resized
 from corral.backends.docker.control import Control
 from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.enter import Who
@@ -52,7 +52,7 @@ class DockerSandbox(SandboxPrimitives):
     default_user = ""  # the image's
 
     def __init__(
-        self, ownership: Standing, spec: Spec, links: LinkHolder, keeping: Keeping, *, created: float,
+        self, ownership: ContainerName, spec: Spec, links: LinkHolder, keeping: Keeping, *, created: float,
         view_key: str | None, container: str = "", is_paused: bool = False, trash: str | None = None,
     ) -> None:  # fmt: skip
         """`view_key` is what `enter` needs for views; `trash` an image that is removed with the sandbox."""
@@ -399,7 +399,7 @@ class DockerSandbox(SandboxPrimitives):
         """Detach it. In the I/O thread. Raises: SpecError if the name is taken."""
         left = lifetime_seconds if lifetime_seconds is not None else self.ownership.seconds_left
         deadline = None if left is None else time.time() + left
-        standing = Standing(self.id, kept=True, deadline=deadline, name=name)
+        standing = ContainerName(self.id, kept=True, deadline=deadline, name=name)
         with mapped(op="detach", sandbox_id=self.id):
             await self._keeping.claim_name(name, self.id)
             told = "-" if left is None else f"{max(left, 0.001):.3f}"

@@ -14,8 +14,8 @@ from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.programs import find_programs
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.typescript import setup as typescript
-from corral.engine.base import OWN_FOLDERS, BaseDescription, Tool, build, identify
-from corral.engine.recipe import Tree
+from corral.engine.base import OWN_FOLDERS, BaseDescription, ToolFolder, build, identify
+from corral.engine.recipe import Overlaid
 from corral.spec import Spec
 
 
@@ -23,7 +23,7 @@ from corral.spec import Spec
 class Ground:
     """The base of one sandbox: its trees, initial files and environment."""
 
-    trees: tuple[Tree, ...]
+    trees: tuple[Overlaid, ...]
     files: dict[str, str]
     env: dict[str, str]
 
@@ -33,7 +33,7 @@ class Grounds:
 
     def __init__(self, data_folder: Path) -> None:
         self.data_folder = data_folder
-        self._bases: dict[str, tuple[Tree, ...]] = {}
+        self._bases: dict[str, tuple[Overlaid, ...]] = {}
 
     async def prepare(self, spec: Spec) -> Ground:
         """The base of a sandbox of this spec. Raises: as `create`."""
@@ -46,7 +46,7 @@ class Grounds:
             files[spec.workdir.rstrip("/") + "/"] = ""
         return Ground(trees, files, tools.env)
 
-    async def renew(self, spec: Spec, trees: Sequence[Tree]) -> dict[str, tuple[str, ...]]:
+    async def renew(self, spec: Spec, trees: Sequence[Overlaid]) -> dict[str, tuple[str, ...]]:
         """New lowers for the trees of a stopped sandbox whose old ones are gone or not trusted. Raises: as `create`."""
         # The trees themselves do not change, since what the sandbox wrote is stored by their numbers.
         mine = f"{self.data_folder}/"
@@ -54,7 +54,7 @@ class Grounds:
             return {}
         tools = await self._find_tools(spec)
         shown = {tool.target: tool for tool in tools.description.tools}
-        kept = (Tool(tree.lowers[0], tree.target) for tree in trees if not tree.writable and tree.target not in shown)
+        kept = (ToolFolder(old.lowers[0], old.target) for old in trees if not old.writable and old.target not in shown)
         outside = [tool for tool in kept if not tool.source.startswith(mine) and tool.target.startswith("/opt/")]
         description = dataclasses.replace(tools.description, tools=(*shown.values(), *outside))
         return {tree.target: tree.lowers for tree in await self._build_base(description)}
@@ -63,27 +63,27 @@ class Grounds:
         """The host's tools, and the packages and the virtual environment of a spec."""
         open_data(self.data_folder, op="create")
         tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
-        extra: list[Tool] = []
+        extra: list[ToolFolder] = []
         commands: dict[str, str] = {}
         python = settings.python_inside()
         if spec.packages:
             folder = await packages.provide_packages(self.data_folder, spec.packages)
-            extra.append(Tool(str(folder), settings.PACKAGES_AT))
+            extra.append(ToolFolder(str(folder), settings.PACKAGES_AT))
             at = f"{settings.PACKAGES_AT}/bin"
             commands |= await asyncio.to_thread(find_programs, folder / "bin", shown_at=at, python=python)
         if spec.venv is not None:
-            extra.append(Tool(str(packages.venv_site_packages(spec.venv)), settings.VENV_AT))
+            extra.append(ToolFolder(str(packages.venv_site_packages(spec.venv)), settings.VENV_AT))
             folder, at = packages.venv_programs(spec.venv), settings.VENV_PROGRAMS_AT
             programs = await asyncio.to_thread(find_programs, folder, shown_at=at, python=python)
             if any(command.startswith(at) for command in programs.values()):
-                extra.append(Tool(str(folder), at))
+                extra.append(ToolFolder(str(folder), at))
             commands = programs | commands
         own = tools.description
         # What a package brings never takes the place of Corral's own python, pip or node.
         described = dataclasses.replace(own, tools=(*own.tools, *extra), commands=commands | own.commands)
         return dataclasses.replace(tools, description=described)
 
-    async def _build_base(self, description: BaseDescription) -> tuple[Tree, ...]:
+    async def _build_base(self, description: BaseDescription) -> tuple[Overlaid, ...]:
         """The trees of a base. Examining the host takes longer than creating a sandbox, so they are kept."""
         key = repr(description)
         trees = self._bases.get(key)
@@ -93,12 +93,12 @@ class Grounds:
             self._bases[key] = trees
         return trees
 
-    def identify(self, trees: Sequence[Tree]) -> list[tuple[int, int] | None]:
+    def identify(self, trees: Sequence[Overlaid]) -> list[tuple[int, int] | None]:
         """The folders of a sandbox's base in the data folder, by their identity."""
         mine = f"{self.data_folder}/"
         return [identify(lower) for tree in trees for lower in tree.lowers if lower.startswith(mine)]
 
-    def stands(self, trees: Sequence[Tree], before: Sequence[tuple[int, int] | None]) -> bool:
+    def stands(self, trees: Sequence[Overlaid], before: Sequence[tuple[int, int] | None]) -> bool:
         """True if the base exists, and was not replaced meanwhile. Another version of Corral that starts with this data
         folder removes our base as an old one, unless a running sandbox uses it."""
         return None not in before and self.identify(trees) == before

@@ -9,7 +9,7 @@ import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corral.engine.base import BIN, BaseDescription, Tool
+from corral.engine.base import BIN, BaseDescription, ToolFolder
 
 PYTHON_AT = "/opt/corral/python"
 NODE_AT = "/opt/corral/node"
@@ -46,7 +46,7 @@ class HostTools:
 
 def find_host_tools(*, owned: bool, typescript: Path | None) -> HostTools:
     """Find Python (the running one), Node, bun and deno; `typescript` is Corral's own small runtime."""
-    tools: list[Tool] = []
+    tools: list[ToolFolder] = []
     commands: dict[str, str] = {}
     env: dict[str, str] = {}
     _add_python(tools, commands, env)
@@ -54,7 +54,7 @@ def find_host_tools(*, owned: bool, typescript: Path | None) -> HostTools:
     for name in _SINGLE_BINARIES:
         _add_binary(name, tools, commands)
     if typescript is not None:
-        tools.append(Tool(str(typescript), TYPESCRIPT_AT))
+        tools.append(ToolFolder(str(typescript), TYPESCRIPT_AT))
         commands["ts-node"] = f'#!/bin/sh\nexec node {TYPESCRIPT_AT}/ts-node.js "$@"\n'
     return HostTools(BaseDescription(tuple(tools), commands, owned), env)
 
@@ -66,12 +66,12 @@ def python_inside() -> str:
     return executable if _inside_usr(prefix) else f"{PYTHON_AT}/{os.path.relpath(executable, prefix)}"
 
 
-def _add_python(tools: list[Tool], commands: dict[str, str], env: dict[str, str]) -> None:
+def _add_python(tools: list[ToolFolder], commands: dict[str, str], env: dict[str, str]) -> None:
     prefix = os.path.realpath(sys.base_prefix)
     python = python_inside()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not _inside_usr(prefix):
-        tools.append(Tool(prefix, PYTHON_AT))
+        tools.append(ToolFolder(prefix, PYTHON_AT))
         env["PATH"] = PATH.replace(BIN, f"{BIN}:{PYTHON_AT}/bin", 1)
         if sysconfig.get_config_var("Py_ENABLE_SHARED"):
             env["LD_LIBRARY_PATH"] = f"{PYTHON_AT}/lib"  # its own search path does not exist inside
@@ -84,24 +84,24 @@ def _add_python(tools: list[Tool], commands: dict[str, str], env: dict[str, str]
         commands[name] = f'#!/bin/sh\nexec {python} -m pip "$@"\n'
 
 
-def _add_node(tools: list[Tool], commands: dict[str, str]) -> None:
+def _add_node(tools: list[ToolFolder], commands: dict[str, str]) -> None:
     node = _which_outside_usr("node")
     if node is None:
         return
     prefix = node.parent.parent
     if not (prefix / "include/node/node_version.h").is_file() and not (prefix / "lib/node_modules").is_dir():
         return  # a single binary in some folder, whose other files must not be shown
-    tools.append(Tool(str(prefix), NODE_AT))
+    tools.append(ToolFolder(str(prefix), NODE_AT))
     for name in ("node", "npm", "npx", "corepack"):
         if (prefix / "bin" / name).exists():
             commands[name] = f"{NODE_AT}/bin/{name}"
 
 
-def _add_binary(name: str, tools: list[Tool], commands: dict[str, str]) -> None:
+def _add_binary(name: str, tools: list[ToolFolder], commands: dict[str, str]) -> None:
     path = _which_outside_usr(name)
     if path is None or path.parent.parent.name not in (f".{name}", name):
         return  # only from its own installation folder
-    tools.append(Tool(str(path.parent), f"{TOOLS_AT}/{name}"))
+    tools.append(ToolFolder(str(path.parent), f"{TOOLS_AT}/{name}"))
     commands[name] = f"{TOOLS_AT}/{name}/{path.name}"
 
 

@@ -7,7 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 from corral.concurrency.closing import SyncClosing
-from corral.inside.files import write_all
+from corral.inside.writing import write_all
 
 
 class WriterThread(SyncClosing):

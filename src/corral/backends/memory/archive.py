@@ -6,7 +6,7 @@ import io
 import posixpath
 import tarfile
 
-from corral.backends.memory.tree import READ, Node, Spot, Tree
+from corral.backends.memory.tree import READ, FileTree, Node, Spot
 from corral.errors import SandboxFileError
 from corral.inside.tars.inflating import Inflated
 from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
@@ -14,7 +14,7 @@ from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
 _TYPES = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
 
 
-def pack(tree: Tree, path: str) -> bytes:
+def pack(tree: FileTree, path: str) -> bytes:
     """A file or folder as a tar, with relative names. FIFOs and devices are left out."""
     at, top = tree.existing(path, follow=False)
     members = [(".", top)] if top.kind == "folder" else [(posixpath.basename(at), top)]
@@ -28,7 +28,7 @@ def pack(tree: Tree, path: str) -> bytes:
     return sink.getvalue()
 
 
-def _add(tree: Tree, tar: tarfile.TarFile, name: str, node: Node) -> None:
+def _add(tree: FileTree, tar: tarfile.TarFile, name: str, node: Node) -> None:
     info = tarfile.TarInfo(name)
     info.type, info.mode, info.mtime, info.linkname = _TYPES[node.kind], node.mode, int(node.modified), node.target
     info.uid = info.gid = node.uid
@@ -41,7 +41,7 @@ def _add(tree: Tree, tar: tarfile.TarFile, name: str, node: Node) -> None:
     tar.addfile(info, io.BytesIO(node.data))
 
 
-def unpack(tree: Tree, path: str, archive: bytes) -> int:
+def unpack(tree: FileTree, path: str, archive: bytes) -> int:
     """Unpack a tar below a folder; returns the number of members. Raises: as `AsyncFiles.unpack`."""
     tree.make_folders(path)
     root = tree.existing(path)[0]
@@ -62,7 +62,7 @@ def unpack(tree: Tree, path: str, archive: bytes) -> int:
     return count
 
 
-def _lay_down(tree: Tree, member: Member, content: bytes, root: str, modes: list[tuple[Node, int]]) -> int:
+def _lay_down(tree: FileTree, member: Member, content: bytes, root: str, modes: list[tuple[Node, int]]) -> int:
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
     if ".." in parts:
         raise _leads_out(member.name, root)
@@ -88,7 +88,7 @@ def _lay_down(tree: Tree, member: Member, content: bytes, root: str, modes: list
     return 1
 
 
-def _make_node(tree: Tree, member: Member, content: bytes, root: str) -> Node:
+def _make_node(tree: FileTree, member: Member, content: bytes, root: str) -> Node:
     if member.kind == "folder":
         return Node("folder", 0o755)
     if member.kind == "link":

@@ -14,7 +14,7 @@ from corral.results import StreamName
 
 if TYPE_CHECKING:
     from corral.backends.memory.files import MemoryFiles
-    from corral.backends.memory.tree import Tree
+    from corral.backends.memory.tree import FileTree
 
 Program = Callable[["Call"], Awaitable[int]]
 """A scripted program: an async function that returns the exit code."""
@@ -84,7 +84,7 @@ class Call:
     cwd: str
     stdin: Input
     files: MemoryFiles
-    tree: Tree
+    tree: FileTree
     feed: Callable[[StreamName, bytes], object]
     run: Callable[[Call], Awaitable[int]]
     """Run another program with the same streams: `await call.run(dataclasses.replace(call, argv=…))`."""

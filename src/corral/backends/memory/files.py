@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 
 from corral.backends.memory import archive as archives
 from corral.backends.memory import search as searching
-from corral.backends.memory.tree import WRITE, Node, Spot, Tree, refuse
+from corral.backends.memory.tree import WRITE, FileTree, Node, Spot, refuse
 from corral.base.filereports import replace_text, told
 from corral.base.files import CHUNK_BYTES, AsyncFiles, TextSearch, WriteRequest
 from corral.errors import became_a_link
@@ -22,12 +22,12 @@ from corral.results import EditResult, FileInfo, GlobResult, GrepResult, Replace
 class MemoryFiles(AsyncFiles):
     """Files in memory."""
 
-    def __init__(self, tree: Tree, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
+    def __init__(self, tree: FileTree, *, workdir: str, sandbox_id: str, guard: Callable[[], None]) -> None:
         super().__init__(workdir=workdir, sandbox_id=sandbox_id, guard=guard)
         self._tree = tree
 
     @contextlib.contextmanager
-    def _acting(self, path: str, op: str) -> Iterator[Tree]:
+    def _acting(self, path: str, op: str) -> Iterator[FileTree]:
         """Around every operation: checks that the sandbox exists, locks the tree, and translates errors."""
         self._guard()
         with told(path, sandbox_id=self._sandbox_id, op=op), self._tree.lock:
@@ -194,7 +194,7 @@ class MemoryFiles(AsyncFiles):
             return archives.unpack(tree, target, data)
 
 
-def _replaceable(tree: Tree, spot: Spot, *, exclusive: bool) -> Node | None:
+def _replaceable(tree: FileTree, spot: Spot, *, exclusive: bool) -> Node | None:
     if spot.node is not None:
         if exclusive:
             refuse(errno.EEXIST)

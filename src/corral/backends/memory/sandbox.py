@@ -16,7 +16,7 @@ from corral.backends.memory.files import MemoryFiles
 from corral.backends.memory.process import MemoryProcess
 from corral.backends.memory.program import run_program
 from corral.backends.memory.script import PastCall
-from corral.backends.memory.tree import Tree
+from corral.backends.memory.tree import FileTree
 from corral.base.command import show_command
 from corral.errors import WorkdirError, gone
 from corral.languages import Language, Runtime
@@ -38,7 +38,7 @@ class Box:
         self.sandbox_id = str(uuid.uuid4())
         self.spec = spec
         self.world = world
-        self.tree = Tree(workdir=spec.workdir, limit_bytes=spec.resources.disk)
+        self.tree = FileTree(workdir=spec.workdir, limit_bytes=spec.resources.disk)
         self.processes: weakref.WeakSet[MemoryProcess] = weakref.WeakSet()
         self.created = time.time()
         self.detached = False

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import posixpath
 
-from corral.backends.memory.tree import READ, WRITE, Node, Tree
+from corral.backends.memory.tree import READ, WRITE, FileTree, Node
 from corral.base.files import TextSearch
 from corral.inside.glob import compile_glob, is_included
 from corral.inside.lines import find_lines, is_text, substitute
 from corral.results import FileInfo, GlobResult, GrepMatch, GrepResult, ReplaceResult
 
 
-def glob(tree: Tree, root: str, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
+def glob(tree: FileTree, root: str, pattern: str, *, hidden: bool, limit: int) -> GlobResult:
     """The paths below a folder that match."""
     wanted, unreadable, found = compile_glob(pattern), list[str](), list[FileInfo]()
     tree.folder(root)
@@ -26,7 +26,7 @@ def glob(tree: Tree, root: str, pattern: str, *, hidden: bool, limit: int) -> Gl
     return GlobResult(tuple(found), unreadable=tuple(unreadable))
 
 
-def grep(tree: Tree, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
+def grep(tree: FileTree, search: TextSearch, *, limit: int, without: frozenset[str]) -> GrepResult:
     """The lines that match. Raises: RefusedError for an invalid pattern."""
     wanted = search.compile()
     unreadable, found = list[str](), list[GrepMatch]()
@@ -40,7 +40,7 @@ def grep(tree: Tree, search: TextSearch, *, limit: int, without: frozenset[str])
     return GrepResult(tuple(found), unreadable=tuple(unreadable))
 
 
-def replace(tree: Tree, search: TextSearch, new: bytes) -> ReplaceResult:
+def replace(tree: FileTree, search: TextSearch, new: bytes) -> ReplaceResult:
     """Replace what matches. Raises: RefusedError for an invalid pattern."""
     wanted = search.compile()
     unreadable, counts = list[str](), dict[str, int]()
@@ -56,7 +56,7 @@ def replace(tree: Tree, search: TextSearch, new: bytes) -> ReplaceResult:
     return ReplaceResult(counts, tuple(unreadable))
 
 
-def _text_files(tree: Tree, search: TextSearch, unreadable: list[str]) -> list[tuple[str, Node]]:
+def _text_files(tree: FileTree, search: TextSearch, unreadable: list[str]) -> list[tuple[str, Node]]:
     """The readable text files below a path, or the file at that path."""
     path, top = tree.existing(search.root)
     found: list[tuple[str, Node]] = [(path, top)]

@@ -45,7 +45,7 @@ class _ExitError(Exception):
 
 
 @dataclass(slots=True)
-class _Command:
+class _Step:
     words: list[str] = field(default_factory=list)
     redirects: list[tuple[str, str]] = field(default_factory=list)
     after: str = ";"
@@ -77,8 +77,8 @@ async def run_text(call: Call, text: str, *, name: str, args: tuple[str, ...] = 
     return state.last
 
 
-def _parse(text: str) -> list[_Command]:
-    commands, current, position, redirect = [], _Command(), 0, ""
+def _parse(text: str) -> list[_Step]:
+    commands, current, position, redirect = [], _Step(), 0, ""
     while position < len(text):
         found = _TOKEN.match(text, position)
         if found is None:
@@ -101,13 +101,13 @@ def _parse(text: str) -> list[_Command]:
             current.after = token
             if current.words or current.redirects:
                 commands.append(current)
-            current = _Command()
+            current = _Step()
     if current.words or current.redirects:
         commands.append(current)
     return commands
 
 
-async def _run_all(state: _Shell, commands: list[_Command]) -> None:
+async def _run_all(state: _Shell, commands: list[_Step]) -> None:
     before = ";"
     for command in commands:
         wanted = (before != "&&" or state.last == 0) and (before != "||" or state.last != 0)
@@ -116,7 +116,7 @@ async def _run_all(state: _Shell, commands: list[_Command]) -> None:
         before = command.after
 
 
-async def _run_one(state: _Shell, command: _Command) -> int:
+async def _run_one(state: _Shell, command: _Step) -> int:
     words = [_expand(state, word) for word in command.words]
     words = [word for word, raw in zip(words, command.words, strict=True) if word or raw[0] in "'\""]
     assignments: dict[str, str] = {}
@@ -145,7 +145,7 @@ async def _run_one(state: _Shell, command: _Command) -> int:
     return code
 
 
-async def _redirect(state: _Shell, call: Call, command: _Command, written: dict[str, bytearray]) -> Call:
+async def _redirect(state: _Shell, call: Call, command: _Step, written: dict[str, bytearray]) -> Call:
     sinks: dict[StreamName, Callable[[bytes], object]] = {
         "stdout": lambda data: state.call.feed("stdout", data),
         "stderr": lambda data: state.call.feed("stderr", data),

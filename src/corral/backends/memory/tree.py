@@ -57,7 +57,7 @@ def refuse(number: int) -> NoReturn:
     raise OSError(number, os.strerror(number))
 
 
-class Tree:
+class FileTree:
     """The files of one sandbox, as the user inside sees them."""
 
     def __init__(self, *, workdir: str, limit_bytes: int) -> None:

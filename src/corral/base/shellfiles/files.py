@@ -19,9 +19,8 @@ from corral.base.shellfiles.tarstream import Checked
 from corral.concurrency.turn import Turn
 from corral.concurrency.waiting import wait_for
 from corral.errors import CorralError, EditConflictError, SandboxFileError
-from corral.inside.files import MAX_EDIT_BYTES
 from corral.inside.glob import compile_glob, find_depth
-from corral.inside.lines import substitute
+from corral.inside.lines import MAX_EDIT_BYTES, substitute
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.reading import BrokenArchiveError
 from corral.paths import FollowedPath, SandboxPath

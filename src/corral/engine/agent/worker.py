@@ -16,7 +16,8 @@ from corral.engine.perform import Stage
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.trees import answer_continuations
 from corral.inside import filerequests
-from corral.inside.files import MAX_EDIT_BYTES, TurnTakenError, read_all
+from corral.inside.files import TurnTakenError, read_all
+from corral.inside.lines import MAX_EDIT_BYTES
 from corral.inside.refusal import RefusedError, describe_refusal
 
 _OPERATIONS: dict[str, files.Operation] = {

@@ -17,8 +17,9 @@ from corral.forge.judge.gates import ArtifactPresent, ExitCode
 from corral.forge.judge.measures import Speed, Success, measure
 from corral.forge.judge.model import Bench, Entry, Gate, GateVerdict, Points, Score, Standing
 from corral.forge.judge.work import make_plain, make_printable
-from corral.forge.numbers import DECIMALS, check_count, check_number, is_number
+from corral.forge.numbers import DECIMALS, check_number, is_number
 from corral.forge.statistics import describe_seconds, find_median
+from corral.spec import check_count
 
 _BUG_HINT = "a bug in that judge: correct it and resume the run"
 

@@ -15,9 +15,8 @@ from corral.forge.judge.model import Bench, Points
 from corral.forge.judge.prompt import MAX_CHARACTERS, ask_points, ask_winner, find_answer, has_points, has_winner, show
 from corral.forge.judge.rounds import RoundScore
 from corral.forge.judge.work import Work, make_printable
-from corral.forge.numbers import check_count
 from corral.forge.statistics import find_median
-from corral.spec import check_timeout
+from corral.spec import check_count, check_timeout
 
 Ask = Callable[[str], str] | Callable[[str], Awaitable[str]]
 """Prompt → text, async or not. It is called from several threads or tasks at a time."""

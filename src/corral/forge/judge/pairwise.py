@@ -14,8 +14,9 @@ from corral.forge.calling import ask_judge, check_callable, describe_function, d
 from corral.forge.judge.llm import CRITERIA, Ask, LLMComparison
 from corral.forge.judge.model import Bench, Entry, Points, Score
 from corral.forge.judge.work import Work, list_work
-from corral.forge.numbers import check_count, is_number
+from corral.forge.numbers import is_number
 from corral.forge.statistics import find_strengths
+from corral.spec import check_count
 
 _WORDS = {"first": 1.0, "second": -1.0, "tie": 0.0}
 

@@ -12,8 +12,9 @@ from corral.errors import JudgeError
 from corral.forge.calling import ask_judge, check_callable, describe_function, do_all
 from corral.forge.judge.model import Bench, Entry, Points, Score
 from corral.forge.judge.work import Work, list_work, make_plain
-from corral.forge.numbers import check_count, is_number
+from corral.forge.numbers import is_number
 from corral.forge.statistics import Over, check_over, join_rounds
+from corral.spec import check_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

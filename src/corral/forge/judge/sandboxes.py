@@ -9,9 +9,8 @@ from pathlib import Path
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
-from corral.forge.numbers import check_count
 from corral.protocol import Backend
-from corral.spec import Spec, check_timeout
+from corral.spec import Spec, check_count, check_timeout
 
 ARTIFACT = "artifact"
 """Below the workdir: where a candidate's artifacts are."""

@@ -7,19 +7,14 @@ become visible, and every character can be encoded.
 from __future__ import annotations
 
 import html
+import io
 import re
 import unicodedata
+from functools import partial
 
 from corral import spec
+from corral.base.cleaning import Cleaner
 
-_ESCAPE_SEQUENCE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours and movements
-    r"|\x1b[\]PX^_][^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # titles, links and other texts, of one line
-    r"|\x1b[ -/]*[0-~]"
-)
-_OPEN_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)?\Z")
-_MAX_OPEN = 4096
-"""A sequence that is not closed within this many characters is treated as text."""
 _TO_CHECK = re.compile(
     r"[^\n\t -~\u00a1-\u00ac\u00ae-\u02ff\u0370-\u052f\u2010-\u2027\u2030-\u205e\u2190-\u2bff\u4e00-\u9fff]"
 )
@@ -27,13 +22,15 @@ _KINDS_TO_SHOW = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 _JOINER = "\u200d"  # joins emoji, and does not change the direction of text
 
 
-def clean(text: str) -> str:
-    """The text without terminal sequences; a lone carriage return starts a line.
+def make_cleaner() -> Cleaner[str]:
+    """`clean` for a stream in pieces: a sequence or a line's end may be cut in two."""
+    return Cleaner(io.IncrementalNewlineDecoder(None, translate=True).decode, partial(_TO_CHECK.sub, _show_mark))
 
-    Control characters become their pictures, invisible and unpaired ones their number.
-    """
-    text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    return _TO_CHECK.sub(lambda found: _show_mark(found[0]), text)
+
+def clean(text: str) -> str:
+    """The text without terminal sequences; a lone carriage return starts a line. Control characters become their
+    pictures, invisible and unpaired ones their number."""
+    return make_cleaner().clean(text, final=True)
 
 
 def clean_line(text: str, *, limit: int = 200) -> str:
@@ -42,8 +39,8 @@ def clean_line(text: str, *, limit: int = 200) -> str:
     return found if len(found) <= limit and len(text) <= limit * 8 else f"{found[: limit - 1]}…"
 
 
-def _show_mark(character: str) -> str:
-    code = ord(character)
+def _show_mark(found: re.Match[str]) -> str:
+    character, code = found[0], ord(found[0])
     if character == _JOINER or unicodedata.category(character) not in _KINDS_TO_SHOW:
         return character
     if code < 0x20:
@@ -54,23 +51,6 @@ def _show_mark(character: str) -> str:
 def escape(text: object) -> str:
     """For HTML, as content and in quoted attributes."""
     return html.escape(str(text), quote=True)
-
-
-class Cleaner:
-    """`clean` for a stream in pieces: a sequence or a line's end may be cut in two."""
-
-    def __init__(self) -> None:
-        self._held = ""
-
-    def feed(self, piece: str) -> str:
-        """The text that is complete so far."""
-        text = self._held + piece
-        self._held = ""
-        if text.endswith("\r"):  # perhaps the first half of a line's end
-            text, self._held = text[:-1], "\r"
-        elif (opened := _OPEN_SEQUENCE.search(text, max(0, len(text) - _MAX_OPEN))) is not None:
-            text, self._held = text[: opened.start()], opened[0]
-        return clean(text)
 
 
 def cut_middle(text: str, *, limit: int) -> str:
@@ -89,7 +69,7 @@ def show_size(size: float | None) -> str:
 
 
 def show_seconds(seconds: float | None) -> str:
-    """Seconds for people, with about three significant digits."""
+    """Seconds for people, in columns and as watch.js shows them; those of `cli.display` may be ages, with days."""
     if seconds is None:
         return "–"
     if seconds < 0.9995:

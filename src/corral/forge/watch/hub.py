@@ -65,6 +65,8 @@ class Hub(Lanes):
         """The process of the run is gone, and the run never said that it ended."""
         if self.state in ("running", "judging"):
             self.state = "broken off"
+            for lane in self.lanes.values():
+                lane.finish_log()
             self.number += 1
             self._begin_anew()
 

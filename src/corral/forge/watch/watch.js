@@ -332,6 +332,7 @@
       lane.phase = data.phase;
       lane.attempts.set(data.attempt.round, data.attempt);
       lane.shownFiles = -1;
+      for (const [stream, text] of data.log) lane.append(stream, text);
     },
   };
 

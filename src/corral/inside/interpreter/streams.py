@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 
+from corral.inside.writing import write_all
+
 if False:  # for type checkers alone: nothing is imported that is not needed
     from typing import Any
 
@@ -23,16 +25,6 @@ MAIN_THREAD = _thread.get_ident()
 SPAWNS = frozenset(
     ("os.system", "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "pty.spawn")
 )
-
-
-def write_all(fd: int, data: Any) -> None:
-    """Write everything, even if the code has made the pipe non-blocking."""
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(fd, view) :]
-        except BlockingIOError:
-            select.select([], [fd], [])
 
 
 def encode_odd(error: UnicodeError) -> tuple[bytes | str, int]:

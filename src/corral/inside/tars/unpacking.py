@@ -11,11 +11,12 @@ import os
 import stat
 from collections.abc import Iterable
 
-from corral.inside.files import make_folders, write_all_at
+from corral.inside.files import make_folders
 from corral.inside.nolinks import opened
 from corral.inside.refusal import RefusedError
 from corral.inside.tars.inflating import Inflated
 from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
+from corral.inside.writing import write_all_at
 
 
 def unpack_tree(root: str, pieces: Iterable[bytes]) -> int:

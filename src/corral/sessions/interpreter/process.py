@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from corral.client.sandbox import AsyncSandbox
 
 PREFIX = "interpreter:"
-DRIVER_PARTS = ("interpreter.streams", "interpreter.shown", "interpreter.driver")
+DRIVER_PARTS = ("writing", "interpreter.streams", "interpreter.shown", "interpreter.driver")
 START_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 """How long code may take to stop after an interrupt; half-way it is interrupted again."""
