@@ -116,12 +116,12 @@ def test_containers_die_with_a_killed_owner(daemon: Daemon) -> None:
 HALF_MADE = """
 import asyncio, os, sys
 from corral.backends.docker import DockerBackend
-from corral.backends.docker.container import Standing
+from corral.backends.docker.container import ContainerName
 from corral.spec import make_spec
 
 async def main():
     backend = DockerBackend(host=sys.argv[1], image=sys.argv[2])
-    standing = Standing("00000000-0000-0000-0000-000000000000")
+    standing = ContainerName("00000000-0000-0000-0000-000000000000")
     work = backend._create_container(make_spec(), sys.argv[2], standing)
     await backend._links.get().io.arun(work)
     os._exit(9)
