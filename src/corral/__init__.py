@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from corral.errors import NameTakenError as NameTakenError
     from corral.errors import NotRecordedError as NotRecordedError
     from corral.errors import PolicyError as PolicyError
+    from corral.errors import PortClosedError as PortClosedError
     from corral.errors import RateLimitedError as RateLimitedError
     from corral.errors import RunFolderError as RunFolderError
     from corral.errors import SandboxClosedError as SandboxClosedError
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from corral.languages import register_language as register_language
     from corral.results import Capabilities as Capabilities
     from corral.results import CodeResult as CodeResult
+    from corral.results import Denial as Denial
     from corral.results import DownloadResult as DownloadResult
     from corral.results import EditResult as EditResult
     from corral.results import Event as Event
@@ -95,8 +97,11 @@ if TYPE_CHECKING:
     from corral.sessions.interpreter.events import RunEvent as RunEvent
     from corral.sessions.interpreter.events import RunResult as RunResult
     from corral.spec import Lifetime as Lifetime
+    from corral.spec import Mount as Mount
+    from corral.spec import NetworkLimits as NetworkLimits
     from corral.spec import NetworkPolicy as NetworkPolicy
     from corral.spec import Resources as Resources
+    from corral.spec import Secret as Secret
     from corral.spec import Spec as Spec
 else:
     __getattr__, __dir__, __all__ = load_lazily(
@@ -111,7 +116,7 @@ else:
                 "BackendError BackendUnavailableError CapabilityError CorralError EditConflictError EditError "
                 "EngineFaultError EnvironmentFullError ExecError ExecTimeoutError ExitError HostExhaustedError "
                 "InvalidCommandError JudgeError LeftBehindError NameTakenError NotRecordedError PolicyError "
-                "RateLimitedError RunFolderError SandboxClosedError SandboxError SandboxFileError "
+                "PortClosedError RateLimitedError RunFolderError SandboxClosedError SandboxError SandboxFileError "
                 "SandboxFileExistsError SandboxFileInterruptedError SandboxFileKindError SandboxFileNotFoundError "
                 "SandboxFileTooLargeError SandboxGoneError SandboxIsFolderError SandboxLinkError "
                 "SandboxNoSpaceError SandboxNotFolderError SandboxPausedError SandboxPermissionError "
@@ -121,11 +126,11 @@ else:
             ".image": "Image",
             ".languages": "Language Runtime register_language",
             ".results": (
-                "Capabilities CodeResult DownloadResult EditResult Event ExecResult FileInfo GlobResult GrepMatch "
-                "GrepResult OutputChunk ReplaceResult SandboxInfo SandboxUsage SnapshotInfo Usage WatchEvent"
+                "Capabilities CodeResult Denial DownloadResult EditResult Event ExecResult FileInfo GlobResult "
+                "GrepMatch GrepResult OutputChunk ReplaceResult SandboxInfo SandboxUsage SnapshotInfo Usage WatchEvent"
             ),
             ".sessions.interpreter.events": "ContextInfo RunEvent RunResult",
-            ".spec": "Lifetime NetworkPolicy Resources Spec",
+            ".spec": "Lifetime Mount NetworkLimits NetworkPolicy Resources Secret Spec",
         },
     )
     __all__.append("__version__")

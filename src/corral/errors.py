@@ -17,6 +17,7 @@ CorralError
 │   ├── SandboxPausedError                    it is paused: resume it
 │   ├── SnapshotNotFoundError (LookupError)   snapshot not found
 │   ├── SandboxClosedError                    you closed the sandbox
+│   ├── PortClosedError (ConnectionRefusedError)  nothing inside listens on that port
 │   └── LeftBehindError                       sandboxes that could not be deleted, with the reason for each
 ├── ExecError                                 a program could not be started or controlled
 │   ├── InvalidCommandError (ValueError)      empty, NUL-carrying or oversized argument, bad env, bad timeout
@@ -162,6 +163,10 @@ class SnapshotNotFoundError(SandboxError, LookupError, code="snapshot_not_found"
 
 class SandboxClosedError(SandboxError, code="sandbox_closed"):
     """You closed the sandbox."""
+
+
+class PortClosedError(SandboxError, ConnectionRefusedError, code="port_closed", retryable=True):
+    """Nothing inside listens on that port."""
 
 
 class LeftBehindError(SandboxError, code="left_behind", retryable=True):

@@ -29,6 +29,7 @@ These rules hold for every backend; `corral.testing` has a check for each.
 from __future__ import annotations
 
 import asyncio
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,17 @@ from typing import TYPE_CHECKING, NoReturn, TypedDict, Unpack
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxClosedError, SandboxGoneError
 from corral.languages import Language, Runtime
 from corral.paths import TEMPORARY
-from corral.results import Capabilities, Event, OutputChunk, SandboxInfo, SandboxState, SandboxUsage, SnapshotInfo
-from corral.spec import USER, LimitOptions, Spec
+from corral.results import (
+    Capabilities,
+    Denial,
+    Event,
+    OutputChunk,
+    SandboxInfo,
+    SandboxState,
+    SandboxUsage,
+    SnapshotInfo,
+)
+from corral.spec import USER, LimitOptions, NetworkPolicy, Spec
 
 if TYPE_CHECKING:
     from corral.base.files import AsyncFiles
@@ -296,8 +306,28 @@ class SandboxPrimitives(ABC):
         self.lacks("resize")
 
     async def expose(self, port: int) -> str:
-        """A URL on this machine that leads to a port inside."""
+        """A URL that leads to a port inside, of a backend that has one of its own."""
         self.lacks("expose")
+
+    async def dial(self, port: int) -> socket.socket:
+        """A connected, non-blocking socket to a port of the sandbox's own loopback, closed by the caller.
+
+        Raises:
+            PortClosedError: nothing listens there.
+        """
+        self.lacks("expose")
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        """Change what may be reached; connections that are no longer permitted end."""
+        self.lacks("set_network")
+
+    def count_denials(self) -> int:
+        """How many attempts to reach the network were refused so far. Called around each program: it must be cheap."""
+        return 0
+
+    def denials_since(self, count: int) -> Sequence[Denial]:
+        """What was refused after the first `count`; the oldest may be forgotten."""
+        return ()
 
     async def wait_until_gone(self) -> None:
         """Return when the sandbox has ended, for any reason. Cancel it before this handle is closed."""

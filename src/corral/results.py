@@ -55,6 +55,25 @@ class OutputChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Denial:
+    """An attempt to reach the network that was refused."""
+
+    host: str
+    """The name or address that was asked for."""
+    port: int | None
+    """None for a lookup of a name, which has no port."""
+    rule: str
+    """Why: `policy` (not in the list), `private` (an address that is never reached unless listed), `no network`,
+    `connections`, `rate`, `bytes` (a limit), `tls` (the name in TLS is another one), `host` (the name in the request is
+    another one), `secret` (it would have to be read, and can't be), or `protocol` (not understood)."""
+    count: int = 1
+    """How often in a row."""
+
+    def __str__(self) -> str:
+        return self.host if self.port is None else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class ExecResult:
     """How a program ended and what it printed.
 
@@ -80,6 +99,9 @@ class ExecResult:
     `disk`; `locks`: too many file locks; `pipes`, `descriptors` and `watches`: too many pipes, descriptors in flight,
     or epoll watches, while the user of the host was short of them.
     """
+    denied: tuple[Denial, ...] = ()
+    """What the sandbox tried to reach while the program ran, and was refused. Calls that run at the same time share
+    them: the network of a sandbox does not tell whose attempt it was."""
 
     @property
     def stdout(self) -> str:

@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from corral.errors import CorralError, InvalidCommandError, SpecError, did_you_mean
 from corral.image import Image
+from corral.network.rules import Rule, RuleError, read_rule
 from corral.requirement import check_packages
 from corral.results import OWNER_LABELS
 
@@ -181,32 +182,137 @@ def read_resources(value: object, *, without: Collection[str] = ()) -> dict[str,
     return found
 
 
+NetworkMode = Literal["none", "packages", "allow", "open"]
+PACKAGES_RULE = "packages"
+"""The entry of a list that stands for the package registries of the host."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkLimits:
+    """How much a sandbox may use of its network. What goes beyond is refused, and shows as denied."""
+
+    connections: int = 256
+    """Open at the same time."""
+    attempts_per_second: float = 50.0
+    """New connections and lookups, on average; ten seconds' worth may come at once."""
+    bytes_per_second: int | str | None = None
+    """In both directions together. None: unlimited."""
+    total_bytes: int | str | None = None
+    """In both directions together, while the sandbox exists. None: unlimited."""
+
+    def __post_init__(self) -> None:
+        check_count(self.connections, what="connections")
+        check_timeout(self.attempts_per_second, what="attempts_per_second", error=SpecError)
+        for name in ("bytes_per_second", "total_bytes"):
+            if (value := getattr(self, name)) is not None:
+                size = parse_size(value, what=name)
+                check_count(size, what=name)
+                object.__setattr__(self, name, size)
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """Network access of a sandbox. Default: no network; an empty list of hosts means no network as well."""
+    """What a sandbox may reach. `NetworkPolicy.parse` takes what `network=` takes.
 
-    mode: Literal["none", "allow", "open"] = "none"
+    - `none`: nothing. The default.
+    - `packages`: the package registries that this machine is configured for, and `hosts` if there are any.
+    - `allow`: only `hosts`; an empty list permits nothing.
+    - `open`: the internet, but never private, loopback, link-local and metadata addresses nor those of the host, unless
+      they are in `hosts`.
+
+    An entry of `hosts` is a name (`example.org`), the names below one (`*.example.org`), an address or a range
+    (`192.0.2.0/24`), each with a port if only that one is meant (`example.org:443`).
+    """
+
+    mode: NetworkMode = "none"
     hosts: tuple[str, ...] = ()
+    limits: NetworkLimits = field(default_factory=NetworkLimits)
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(NetworkMode):
+            raise SpecError(f"network: {self.mode!r} is not a mode", hint=_NETWORK_HINT)
+        hosts = (self.hosts,) if isinstance(self.hosts, str) else tuple(self.hosts)
+        if hosts and self.mode == "none":
+            raise SpecError("network: 'none' takes no hosts", hint=_NETWORK_HINT)
+        object.__setattr__(self, "hosts", tuple(dict.fromkeys(str(_read_rule(host)) for host in hosts)))
 
     def __str__(self) -> str:
         """As `network=` takes it."""
-        return ",".join(self.hosts) if self.mode == "allow" else self.mode
+        return ",".join((*(() if self.mode == "allow" else (self.mode,)), *self.hosts)) or "none"
 
     @classmethod
-    def parse(cls, value: str | NetworkPolicy | None) -> NetworkPolicy:
-        """From "none", "open" or a list "a.org,b.org". Raises: SpecError, also for an empty name among the hosts."""
+    def parse(cls, value: str | Sequence[str] | NetworkPolicy | None) -> NetworkPolicy:
+        """From "none", "packages", "open", or hosts: "a.org,*.b.org:443" or a list. "packages" and "open" may stand
+        among hosts. An empty list permits nothing.
+
+        Raises:
+            SpecError: also for an empty name among the hosts.
+        """
         if isinstance(value, NetworkPolicy):
             return value
-        if value is None or value == "none":
+        if value is None:
             return cls()
-        if value == "open":
-            return cls("open")
-        hosts = tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else ()
-        if not hosts or not all(hosts):
-            raise SpecError(
-                f"network={value!r} is not a valid policy", hint='use "none", "open", or hosts such as "a.org,b.org"'
-            )
-        return cls("allow", hosts)
+        if isinstance(value, str):
+            entries = [part.strip() for part in value.split(",")]
+        elif isinstance(value, Sequence) and all(isinstance(part, str) for part in value):
+            entries = [part.strip() for part in value]
+        else:
+            entries = [""]
+        if not all(entries):
+            raise SpecError(f"network={value!r} is not a valid policy", hint=_NETWORK_HINT)
+        modes: dict[str, NetworkMode] = {"none": "none", "packages": "packages", "open": "open"}
+        named = [modes[entry] for entry in entries if entry in modes]
+        hosts = tuple(entry for entry in entries if entry not in modes)
+        if len(set(named)) > 1 or (hosts and "none" in named):
+            raise SpecError(f"network={value!r} asks for more than one thing", hint=_NETWORK_HINT)
+        return cls(named[0] if named else "allow", hosts)
+
+    def describe(self) -> str:
+        """What is permitted, for a reader: "nothing", or "package registries, example.org"."""
+        said = {"none": "nothing", "packages": "package registries", "open": "the internet", "allow": ""}[self.mode]
+        return ", ".join(filter(None, (said, *self.hosts))) or "nothing"
+
+
+_NETWORK_HINT = 'use "none", "packages", "open", or hosts such as "a.org,*.b.org:443"'
+
+
+def _read_rule(host: str) -> Rule:
+    try:
+        return read_rule(host)
+    except (RuleError, AttributeError) as error:
+        raise SpecError(f"network: {error}", hint=_NETWORK_HINT) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value that programs inside use without seeing it.
+
+    Inside, the variable `name` holds a placeholder. In requests to one of `hosts`, where the placeholder stands in
+    `header`, it is replaced by the value outside of the sandbox.
+    """
+
+    name: str
+    """The variable inside."""
+    value: str = field(repr=False)
+    hosts: tuple[str, ...] = ()
+    """Names of hosts, with wildcards and ports as in a network policy."""
+    header: str = "Authorization"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A volume, or a folder of the host, that a sandbox shows at `path`."""
+
+    path: str
+    """The absolute path inside."""
+    volume: str | None = None
+    """The name of a volume."""
+    source: str | None = None
+    """A folder of the host instead; only where the operator's settings allow it."""
+    subpath: str = ""
+    """A folder of the volume, instead of all of it."""
+    mode: Literal["ro", "rw", "copy", "overlay"] = "rw"
+    """`copy` and `overlay` are for folders of the host: writes stay in the sandbox until `apply()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +362,10 @@ class Spec:
     """Start with the files of a snapshot, by id or name; everything else comes from this spec."""
     client_token: str | None = None
     """Makes create idempotent: the same token returns the same sandbox."""
+    secrets: tuple[Secret, ...] = field(default=(), repr=False)
+    """Values for named hosts that the sandbox itself never holds."""
+    mounts: tuple[Mount, ...] = ()
+    """Volumes and folders of the host."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", Resources.parse(self.resources))
@@ -387,7 +497,7 @@ class SpecOptions(TypedDict, total=False):
 
     image: str | Image | None
     resources: Resources | Mapping[str, Any] | None
-    network: NetworkPolicy | str | None
+    network: NetworkPolicy | str | Sequence[str] | None
     env: Mapping[str, str] | None
     workdir: str
     lifetime: Lifetime | float | None
@@ -402,6 +512,8 @@ class SpecOptions(TypedDict, total=False):
     output_limit_bytes: int
     snapshot: str | None
     client_token: str | None
+    secrets: Sequence[Secret]
+    mounts: Sequence[Mount]
 
 
 def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:

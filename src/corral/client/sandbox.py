@@ -56,6 +56,7 @@ from corral.sessions.terminal import prefix as terminal_prefix
 from corral.spec import (
     USER,
     LimitOptions,
+    NetworkPolicy,
     Spec,
     SpecOptions,
     check_argv,
@@ -521,6 +522,13 @@ class AsyncSandbox:
         check_keywords(limits, LimitOptions, "resize")
         await self._open.resize(**limits)
 
+    async def set_network(self, network: NetworkPolicy | str | Sequence[str]) -> None:
+        """Change what may be reached, as `network=` of a new sandbox. Connections that are no longer permitted end.
+
+        Raises: SpecError; CapabilityError if this backend can't.
+        """
+        await self._open.set_network(NetworkPolicy.parse(network))
+
     async def expose(self, port: int) -> str:
         """Expose a port; returns a URL on this machine."""
         return await self._open.expose(port)
@@ -606,6 +614,7 @@ class AsyncSandbox:
 
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
         listened = on_output is not None
+        denials = self.primitives.count_denials()
         try:
             process = await self.primitives.spawn(replace(request, listened=listened, quiet=not listened))
             try:
@@ -622,6 +631,10 @@ class AsyncSandbox:
             if error.sandbox_id == self.id:
                 self._ended = error
             raise
+        if self.primitives.count_denials() != denials:
+            result = replace(result, denied=tuple(self.primitives.denials_since(denials)))
+            for denial in result.denied:
+                self.tell("denied", host=denial.host, port=denial.port, rule=denial.rule, count=denial.count)
         self.tell(
             "exec",
             program=posixpath.basename(request.argv[0]),

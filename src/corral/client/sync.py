@@ -314,6 +314,7 @@ class Sandbox(Derived[AsyncSandbox]):
     resume = derive(AsyncSandbox.resume)
     resize = derive(AsyncSandbox.resize)
     expose = derive(AsyncSandbox.expose)
+    set_network = derive(AsyncSandbox.set_network)
     start = derive_as(AsyncSandbox.start, Process)
     start_recorded = derive_as(AsyncSandbox.start_recorded, Recorded)
     find_recorded = derive_as(AsyncSandbox.find_recorded, Recorded)

@@ -1,0 +1,179 @@
+"""What a network policy lists: names with wildcards, addresses and ranges, ports. Pure: nothing here looks anything up.
+
+A rule is `example.org`, `*.example.org` (names below it, not itself), `192.0.2.7`, `192.0.2.0/24`, `[2001:db8::1]`, and
+any of them with `:443`. Without a port it is for every port.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+MAX_NAME_BYTES = 253
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMERIC_LAST = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
+"""A name whose last label is a number is an address in a spelling of inet_aton: `127.1`, `0x7f000001`."""
+
+# What nothing reaches unless its address is listed. `is_global` of ipaddress decides the rest.
+_NEVER = tuple(
+    ip_network(text)
+    for text in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+        "::/127", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
+    )
+)  # fmt: skip
+_NAT64 = ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
+_COMPATIBLE = ip_network("::/96")
+
+
+class RuleError(ValueError):
+    """A text that is not a rule; says what to write instead."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One thing that is permitted."""
+
+    host: str
+    """A name in lower case as it is on the wire, with `*.` before it for the names below; or an address or a range."""
+    port: int | None = None
+    """None: every port."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host and self.port is not None else self.host
+        return host if self.port is None else f"{host}:{self.port}"
+
+    @cached_property
+    def network(self) -> Network | None:
+        """The range of addresses, or None if the rule is for a name."""
+        try:
+            return ip_network(self.host)
+        except ValueError:
+            return None
+
+    def permits_name(self, name: str, port: int | None = None) -> bool:
+        """True if the rule is for that name (as of `read_name`), at that port if one is given."""
+        if self.network is not None or not self._permits_port(port):
+            return False
+        return name.endswith(self.host[1:]) if self.host.startswith("*.") else name == self.host
+
+    def permits_address(self, address: Address, port: int | None = None) -> bool:
+        """True if the rule is for that address, at that port if one is given."""
+        network = self.network
+        return (
+            network is not None
+            and network.version == address.version
+            and address in network
+            and self._permits_port(port)
+        )
+
+    def _permits_port(self, port: int | None) -> bool:
+        return port is None or self.port is None or self.port == port
+
+
+def read_rule(text: str) -> Rule:
+    """A rule from its text. Raises: RuleError."""
+    wanted = text.strip()
+    if "://" in wanted or "@" in wanted:
+        raise RuleError(
+            f"{text!r} is an address of a page: write its host alone, such as example.org or example.org:443"
+        )
+    host, port = _split(wanted, text)
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if "/" in bare or ":" in bare or _is_dotted(bare):
+        try:
+            network = ip_network(bare)
+        except ValueError as error:
+            raise RuleError(f"{text!r} is not an address or a range: {error}") from None
+        if "%" in bare:
+            raise RuleError(f"{text!r}: an address with a zone can't be listed")
+        single = network.num_addresses == 1 and "/" not in bare
+        return Rule(str(network.network_address) if single else str(network), port)
+    wildcard = host.startswith("*.")
+    name = read_name(host.removeprefix("*."))
+    if name is None:
+        raise RuleError(f"{text!r} is not a host: write a name such as example.org or *.example.org, or a range")
+    if wildcard and "." not in name:
+        raise RuleError(f"{text!r} would permit every name below a top-level domain: name the domain")
+    return Rule(("*." if wildcard else "") + name, port)
+
+
+def _split(wanted: str, text: str) -> tuple[str, int | None]:
+    """The host and the port of a rule."""
+    if wanted.startswith("["):
+        host, closed, rest = wanted.partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            raise RuleError(f"{text!r}: write an IPv6 address with a port as [2001:db8::1]:443")
+        host, number = host + "]", rest[1:] if rest else None
+    elif wanted.count(":") == 1:
+        host, _, number = wanted.partition(":")
+    else:
+        host, number = wanted, None
+    if number is None or number == "*":
+        return host, None
+    if not (number.isascii() and number.isdigit() and 1 <= int(number) <= 65535):
+        raise RuleError(f"{text!r}: {number!r} is not a port from 1 to 65535")
+    return host, int(number)
+
+
+def _is_dotted(text: str) -> bool:
+    return text.count(".") == 3 and all(part.isdigit() for part in text.split("."))
+
+
+def read_name(text: str) -> str | None:
+    """A host name as it is compared: lower case, in ASCII, without the root's dot. None if it is not one.
+
+    A numeric spelling of an address is not a name: whoever looks it up would reach an address that nobody has checked.
+    """
+    name = text.strip().rstrip(".") if not text.endswith("..") else ""
+    if not name.isascii():
+        try:
+            name = name.encode("idna").decode("ascii")
+        except UnicodeError:
+            return None
+    name = name.lower()
+    labels = name.split(".")
+    if not name or len(name) > MAX_NAME_BYTES or not all(_LABEL.fullmatch(label) for label in labels):
+        return None
+    return None if _NUMERIC_LAST.fullmatch(labels[-1]) else name
+
+
+def read_address(text: str) -> Address | None:
+    """An address in its one usual spelling, IPv4 unwrapped; None for anything else, zones and short forms included."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    if "%" in bare:
+        return None
+    try:
+        return unwrap(ip_address(bare))
+    except ValueError:
+        return None
+
+
+def unwrap(address: Address) -> Address:
+    """The IPv4 address that an IPv6 address leads to (mapped, compatible, 6to4, NAT64), or the address itself."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address
+
+
+def is_public(address: Address) -> bool:
+    """True for an address of the internet: not private, loopback, link-local, metadata, multicast or reserved."""
+    plain = unwrap(address)
+    if any(plain.version == network.version and plain in network for network in _NEVER):
+        return False
+    if isinstance(plain, IPv6Address) and plain in _LOCAL_NAT64:
+        return False
+    return plain.is_global and not plain.is_multicast
