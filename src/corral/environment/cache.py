@@ -306,14 +306,15 @@ class Cache:
     def end_now(self) -> None:
         """At the end of the program: for backends whose sandboxes would outlive it."""
         for entry in self.list_living():
-            if entry.lent.backend.end_now is None:
+            end_now = getattr(entry.lent.backend, "end_now", None)  # a backend of others may not derive from `Backend`
+            if end_now is None:
                 continue
             with contextlib.suppress(concurrent.futures.CancelledError, TimeoutError):
                 entry.making.exception(timeout=_MAKING_SECONDS)
             if entry.box is None:
                 continue
             try:
-                entry.lent.backend.end_now(entry.box.id)
+                end_now(entry.box.id)
             except Exception as error:  # noqa: BLE001 - the others must be ended, and the id must be logged
                 log.warning("sandbox %s could not be deleted at exit: %s", entry.box.id, type(error).__name__)
 

@@ -153,6 +153,25 @@ async def test_a_backend_with_end_now_is_called_for_each_sandbox_at_exit() -> No
         assert set(ended) == ids
 
 
+async def test_a_backend_of_others_needs_no_end_now_and_no_class_of_ours() -> None:
+    class Theirs:
+        """Every method of the contract but `end_now`, and no base class."""
+
+        name = "theirs"
+
+        def __init__(self) -> None:
+            self._ours = MemoryBackend()
+
+        def __getattr__(self, name: str) -> object:
+            if name == "end_now":
+                raise AttributeError(name)
+            return getattr(self._ours, name)
+
+    async with Environment(backend=Theirs()) as env:  # type: ignore[arg-type] # that is the point
+        await open_id(env)
+        end_all_now()
+
+
 def test_the_end_of_a_program_ends_what_its_environments_hold() -> None:
     program = """
 from corral import Environment
