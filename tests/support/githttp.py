@@ -15,6 +15,8 @@ GIT = shutil.which("git") or "git"
 class Handler(http.server.BaseHTTPRequestHandler):
     """Passes everything to git's own CGI program."""
 
+    folder = sys.argv[2] if len(sys.argv) > 2 else "."
+
     def do_GET(self) -> None:
         if self.path.startswith("/private/") and not self._is_known():
             self.send_response(401)
@@ -24,7 +26,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         env = os.environ | {
-            "GIT_PROJECT_ROOT": sys.argv[2],
+            "GIT_PROJECT_ROOT": self.folder,
             "GIT_HTTP_EXPORT_ALL": "1",
             "REMOTE_USER": NAME,
             "PATH_INFO": path,
