@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 from corral.errors import CorralError, InvalidCommandError, SpecError, did_you_mean
 from corral.image import Image
 from corral.network.rules import Rule, RuleError, read_rule
+from corral.network.substitution import check_header, check_placeholder, check_value, overlap, read_hosts
 from corral.requirement import check_packages
 from corral.results import OWNER_LABELS
 
@@ -29,6 +30,7 @@ _MAX_LIST_BYTES = 64 * 1024
 _GIB = 1024**3
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
@@ -287,16 +289,89 @@ def _read_rule(host: str) -> Rule:
 class Secret:
     """A value that programs inside use without seeing it.
 
-    Inside, the variable `name` holds a placeholder. In requests to one of `hosts`, where the placeholder stands in
-    `header`, it is replaced by the value outside of the sandbox.
+    Inside, the variable `name` holds a placeholder. In requests to one of `hosts` over TLS, it is replaced by the value
+    outside of the sandbox, where it stands in `header`: alone, or within `Bearer …` and `Basic …`. The network policy
+    must permit the hosts as well.
     """
 
     name: str
     """The variable inside."""
     value: str = field(repr=False)
-    hosts: tuple[str, ...] = ()
+    hosts: Sequence[str]
     """Names of hosts, with wildcards and ports as in a network policy."""
     header: str = "Authorization"
+    """The header of requests that the value may stand in; "*" for any, since some services have one of their own."""
+    placeholder: str | None = None
+    """What programs see. None: a random one for each sandbox."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _VARIABLE.fullmatch(self.name):
+            raise SpecError(f"secret {self.name!r} is not a name of a variable", hint="for example OPENAI_API_KEY")
+        hosts = (self.hosts,) if isinstance(self.hosts, str) else self.hosts
+        if not isinstance(self.value, str) or not isinstance(self.header, str) or not isinstance(hosts, Sequence):
+            raise SpecError(f"secret {self.name!r}: value and header are strings, hosts is a list", hint=_SECRET_HINT)
+        try:
+            check_value(self.value)
+            check_header(self.header)
+            if self.placeholder is not None:
+                check_placeholder(self.placeholder)
+            object.__setattr__(self, "hosts", tuple(str(rule) for rule in read_hosts(hosts)))
+        except (RuleError, AttributeError, TypeError) as error:
+            raise SpecError(f"secret {self.name!r}: {error}", hint=_SECRET_HINT) from None
+
+    @classmethod
+    def from_env(
+        cls, name: str, *, hosts: Sequence[str] | str, header: str = "Authorization", variable: str | None = None
+    ) -> Secret:
+        """A secret with the value of this process's environment variable of the same name, or of `variable`.
+
+        Raises: SpecError, also if it is not set.
+        """
+        value = os.environ.get(variable or name)
+        if value is None:
+            raise SpecError(
+                f"secret {name!r}: the environment variable {variable or name} is not set",
+                hint="set it, or give value=",
+            )
+        return cls(name, value, (hosts,) if isinstance(hosts, str) else tuple(hosts), header)
+
+
+_SECRET_HINT = 'for example Secret("OPENAI_API_KEY", value=…, hosts=["api.example.org"])'
+MAX_SECRETS = 100
+
+
+def check_secrets(secrets: Sequence[Secret], env: Mapping[str, str]) -> tuple[Secret, ...]:
+    """Raises: SpecError for something else than secrets, and for names that are there twice or are in `env`."""
+    if not isinstance(secrets, Sequence) or not all(isinstance(each, Secret) for each in secrets):
+        raise SpecError("secrets must be a list of Secret", hint=_SECRET_HINT)
+    if len(secrets) > MAX_SECRETS:
+        raise SpecError(f"{len(secrets)} secrets are more than {MAX_SECRETS}", hint="use fewer")
+    names = [each.name for each in secrets]
+    placeholders = [each.placeholder for each in secrets if each.placeholder is not None]
+    for name in names:
+        if names.count(name) > 1 or name in env:
+            raise SpecError(f"the variable {name!r} is given twice", hint="as a secret, or in env=")
+    if len(set(placeholders)) < len(placeholders):
+        raise SpecError("two secrets have the same placeholder", hint="leave it out")
+    return tuple(secrets)
+
+
+def check_reach(secrets: Sequence[Secret], network: NetworkPolicy) -> None:
+    """Raises: SpecError for a secret with a host that the network policy can't permit.
+
+    Not for `open`, which permits every name, nor for `packages`, which permits what this machine is configured for.
+    """
+    if network.mode not in ("none", "allow"):
+        return
+    permitted = [read_rule(host) for host in network.hosts]
+    for secret in secrets:
+        for host in secret.hosts:
+            if not any(overlap(read_rule(host), rule) for rule in permitted):
+                allowed = ",".join((*network.hosts, host))
+                raise SpecError(
+                    f"secret {secret.name!r} is for {host}, which network={str(network)!r} does not permit",
+                    hint=f"permit it: network={allowed!r}",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +448,7 @@ class Spec:
         object.__setattr__(self, "env", check_env(self.env))
         object.__setattr__(self, "labels", check_labels(self.labels))
         check_sizes(self.labels, self.env)
+        object.__setattr__(self, "secrets", check_secrets(self.secrets, self.env))
         object.__setattr__(self, "packages", check_packages(self.packages))
         _check_bytes(self.network.hosts, limit_bytes=_MAX_LIST_BYTES, what="hosts of the network")
         for name in ("workdir", "image", "snapshot", "client_token"):
@@ -537,7 +613,9 @@ def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
     for name in ("resources", "network", "env", "labels"):
         if given.get(name) is None:
             given.pop(name, None)
-    return Spec(**given)
+    spec = Spec(**given)
+    check_reach(spec.secrets, spec.network)
+    return spec
 
 
 def choose_spec(spec: Spec | None, spec_options: SpecOptions) -> Spec:

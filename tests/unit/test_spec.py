@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from corral.errors import SpecError
-from corral.spec import Lifetime, NetworkPolicy, Resources, Spec, make_spec, parse_size
+from corral.spec import Lifetime, NetworkPolicy, Resources, Secret, Spec, make_spec, parse_size
 
 
 @pytest.mark.parametrize(
@@ -223,3 +223,73 @@ def test_resources_tell_what_was_asked_for_by_name() -> None:
 def test_an_unknown_option_leads_to_the_right_one(given: str, wanted: str) -> None:
     with pytest.raises(SpecError, match=re.escape(wanted)):
         make_spec(**cast("Any", {given: 1}))
+
+
+CANARY = "canary-of-the-secret-value"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "1X"}, "name of a variable"),
+        ({"name": "A B"}, "name of a variable"),
+        ({"value": ""}, "empty"),
+        ({"value": CANARY + "\n"}, "strip"),
+        ({"value": f"{CANARY}\r\nX: 1"}, "line break"),
+        ({"value": None}, "strings"),
+        ({"hosts": []}, "names no hosts"),
+        ({"hosts": ["10.0.0.0/8"]}, "address"),
+        ({"hosts": ["https://a.org"]}, "page"),
+        ({"hosts": None}, "list"),
+        ({"hosts": [1]}, "secret 'KEY'"),
+        ({"header": "Host"}, "can't carry"),
+        ({"header": "X\r\nY"}, "not the name"),
+        ({"placeholder": "short"}, "16 to 200"),
+    ],
+)
+def test_invalid_secret_is_refused_without_showing_its_value(changes: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"name": "KEY", "value": CANARY, "hosts": ["api.example.org"], **changes}
+    with pytest.raises(SpecError, match=message) as refused:
+        Secret(**given)
+    assert CANARY not in f"{refused.value!r}{refused.value}{refused.value.hint}"
+
+
+def test_secret_is_in_no_repr() -> None:
+    spec = make_spec(secrets=[Secret("KEY", CANARY, hosts="API.example.org")], network="api.example.org")
+    assert spec.secrets[0].hosts == ("api.example.org",)
+    assert CANARY not in repr(spec)
+    assert CANARY not in repr(spec.secrets)
+
+
+def test_secret_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY", CANARY)
+    assert Secret.from_env("KEY", hosts="a.example.org").value == CANARY
+    assert Secret.from_env("OTHER", hosts=["a.example.org"], variable="KEY").name == "OTHER"
+    monkeypatch.delenv("KEY")
+    with pytest.raises(SpecError, match="not set"):
+        Secret.from_env("KEY", hosts="a.example.org")
+
+
+def test_name_of_a_variable_is_given_once() -> None:
+    key = Secret("KEY", CANARY, hosts=["a.example.org"])
+    with pytest.raises(SpecError, match="twice"):
+        Spec(secrets=(key, key))
+    with pytest.raises(SpecError, match="twice"):
+        Spec(secrets=(key,), env={"KEY": "x"})
+    with pytest.raises(SpecError, match="list of Secret"):
+        Spec(secrets=cast(Any, [CANARY]))
+
+
+@pytest.mark.parametrize("network", ["none", "b.example.org", "a.example.org:80", ""])
+def test_secret_whose_host_is_not_permitted_is_refused_with_what_permits_it(network: str) -> None:
+    secrets = [Secret("KEY", CANARY, hosts=["a.example.org:443"])]
+    with pytest.raises(SpecError, match="does not permit") as refused:
+        make_spec(secrets=secrets, network=network or [])
+    fixed = re.search(r"network='(.*)'", str(refused.value.hint))
+    assert fixed is not None
+    assert make_spec(secrets=secrets, network=fixed[1]).secrets
+
+
+@pytest.mark.parametrize("network", ["open", "packages", "*.example.org", "a.example.org"])
+def test_secret_combines_with_a_broad_network(network: str) -> None:
+    assert make_spec(secrets=[Secret("KEY", CANARY, hosts=["a.example.org:443"])], network=network).secrets

@@ -1,0 +1,145 @@
+"""Values for placeholders, in the named header of requests to the named hosts, and nowhere else."""
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.network.rules import RuleError, read_rule
+from corral.network.substitution import (
+    ANY_HEADER,
+    Credential,
+    HeldSecret,
+    SecretRefusedError,
+    Substitution,
+    check_header,
+    check_value,
+    make_placeholder,
+    overlap,
+    read_hosts,
+)
+
+PLACEHOLDER = make_placeholder()
+VALUE = "the-real-value"
+KEY = HeldSecret(PLACEHOLDER, VALUE, ("api.example.org:443", "*.deep.example"))
+
+
+def fill(*headers: tuple[str, str], host: str = "api.example.org", port: int = 443, secret: HeldSecret = KEY) -> str:
+    """The headers as they leave."""
+    sent = [(name.encode(), content.encode()) for name, content in headers]
+    done = Substitution([secret]).apply(sent, host=host, port=port, secure=True)
+    return b"\n".join(name + b": " + content for name, content in done).decode()
+
+
+@pytest.mark.parametrize("scheme", ["", "Bearer ", "token ", "Key id="])
+def test_placeholder_in_the_header_becomes_the_value(scheme: str) -> None:
+    assert fill(("authorization", scheme + PLACEHOLDER)) == f"authorization: {scheme}{VALUE}"
+
+
+def test_placeholder_in_a_basic_login_becomes_the_value() -> None:
+    packed = base64.b64encode(f"user:{PLACEHOLDER}".encode()).decode()
+    expected = base64.b64encode(f"user:{VALUE}".encode()).decode()
+    assert fill(("Authorization", f"Basic {packed}")) == f"Authorization: Basic {expected}"
+    assert fill(("Authorization", f"Basic {PLACEHOLDER}")) == f"Authorization: Basic {VALUE}"
+    assert fill(("Authorization", "Basic %%%")) == "Authorization: Basic %%%"
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("api.example.org", 8443), ("example.org", 443), ("x.api.example.org", 443), ("deep.example", 443),
+     ("evil.example", 443), ("api.example.org.evil.example", 443), ("192.0.2.1", 443)],
+)  # fmt: skip
+def test_placeholder_stays_for_another_host_or_port(host: str, port: int) -> None:
+    assert VALUE not in fill(("Authorization", PLACEHOLDER), host=host, port=port)
+    assert not Substitution([KEY]).concerns(host, port)
+
+
+def test_placeholder_stays_in_another_header() -> None:
+    assert VALUE not in fill(("X-Api-Key", PLACEHOLDER), ("Cookie", PLACEHOLDER), ("Authorization2", PLACEHOLDER))
+
+
+def test_any_header_is_every_header_but_those_that_frame() -> None:
+    secret = HeldSecret(PLACEHOLDER, VALUE, ("api.example.org",), ANY_HEADER)
+    done = fill(("X-Api-Key", PLACEHOLDER), ("Host", PLACEHOLDER), ("Connection", PLACEHOLDER), secret=secret)
+    assert done == f"X-Api-Key: {VALUE}\nHost: {PLACEHOLDER}\nConnection: {PLACEHOLDER}"
+
+
+def test_wildcard_is_for_all_names_below() -> None:
+    assert VALUE in fill(("Authorization", PLACEHOLDER), host="a.b.deep.example", port=9)
+
+
+def test_value_that_contains_another_placeholder_is_not_read_again() -> None:
+    other = HeldSecret(make_placeholder(), "other", ("api.example.org",))
+    first = HeldSecret(PLACEHOLDER, f"x{other.placeholder}", ("api.example.org",))
+    sent = [(b"Authorization", PLACEHOLDER.encode())]
+    done = Substitution([first, other]).apply(sent, host="api.example.org", port=443, secure=True)
+    assert done == [(b"Authorization", first.value.encode())]
+
+
+def test_header_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(SecretRefusedError, match="twice"):
+        fill(("Authorization", PLACEHOLDER), ("authorization", "x"))
+
+
+def test_nothing_is_sent_without_tls() -> None:
+    sent = [(b"Authorization", PLACEHOLDER.encode())]
+    with pytest.raises(SecretRefusedError, match="TLS only"):
+        Substitution([KEY]).apply(sent, host="api.example.org", port=443, secure=False)
+    assert Substitution([KEY]).apply(sent, host="other.example", port=80, secure=False) == sent
+
+
+def test_credential_is_added_in_place_of_what_was_sent() -> None:
+    index = Credential("index.example:8080", "Basic abc")
+    mine = Substitution([], [index])
+    assert mine.concerns("index.example", 8080)
+    assert not mine.concerns("index.example", 80)
+    for sent in ([(b"Accept", b"*")], [(b"Accept", b"*"), (b"authorization", b"mine")]):
+        done = mine.apply(sent, host="index.example", port=8080, secure=False)
+        assert done == [(b"Accept", b"*"), (b"Authorization", b"Basic abc")]
+    assert mine.apply([(b"Accept", b"*")], host="other.example", port=8080, secure=False) == [(b"Accept", b"*")]
+
+
+def test_credential_may_be_for_an_address() -> None:
+    assert Substitution([], [Credential("192.0.2.7:80", "x")]).concerns("192.0.2.7", 80)
+
+
+@pytest.mark.parametrize(
+    "name", ["Host", "content-length", "Transfer-Encoding", "Connection", "a b", "", "X:", "é", "X\n"]
+)
+def test_header_that_frames_or_is_none_is_refused(name: str) -> None:
+    with pytest.raises(RuleError):
+        check_header(name)
+
+
+@pytest.mark.parametrize("value", ["", " x", "x\n", "a\r\nX-Evil: 1", "a\0b", "x" * 40_000, "\udcff"])
+def test_value_that_can_not_stand_in_a_header_is_refused_and_not_shown(value: str) -> None:
+    with pytest.raises(RuleError) as refused:
+        check_value(value)
+    assert not value.strip() or value not in str(refused.value)
+
+
+@pytest.mark.parametrize("hosts", [[], ["10.0.0.1"], ["10.0.0.0/8"], ["*"], ["https://example.org"], ["*.org"]])
+def test_hosts_are_names(hosts: list[str]) -> None:
+    with pytest.raises(RuleError):
+        read_hosts(hosts)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [("a.org", "a.org", True), ("a.org:443", "a.org", True), ("a.org:443", "a.org:80", False),
+     ("*.a.org", "x.a.org", True), ("x.a.org", "*.a.org", True), ("*.a.org", "a.org", False),
+     ("*.x.a.org", "*.a.org", True), ("a.org", "10.0.0.0/8", False)],
+)  # fmt: skip
+def test_overlap(one: str, other: str, expected: bool) -> None:
+    assert overlap(read_rule(one), read_rule(other)) is expected
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=60)), max_size=5))
+def test_headers_without_the_placeholder_are_left_alone(headers: list[tuple[bytes, bytes]]) -> None:
+    assert Substitution([KEY]).apply(headers, host="api.example.org", port=443, secure=True) == headers
+
+
+def test_values_are_in_no_repr() -> None:
+    assert VALUE not in repr(KEY)
+    assert "hidden" not in repr(Credential("a.example", "hidden"))
