@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import stat
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from corral.engine.datafolder import make_part
@@ -21,7 +21,11 @@ from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, Overlaid
 
 BIN = "/opt/corral/bin"
 FOLDER = "base"
-_FORMAT = 6
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+"""The certificates that the host trusts, where most programs look for them."""
+OWN_CERTIFICATES = "/etc/corral/ca-certificates.crt"
+"""The same with the sandbox's own authority, if it has one: written by the file agent, so its folder is the user's."""
+_FORMAT = 7
 """Raise it when the generated part changes, so that an older one is not used again."""
 
 _PREFIX = f"{_FORMAT}-"
@@ -29,13 +33,17 @@ _ATTEMPTS = 10
 
 _FOLDERS = {
     **dict.fromkeys(("dev", "etc", "etc/alternatives", "etc/fonts", "home", "mnt", "opt", "opt/corral"), 0o755),
+    **dict.fromkeys(("etc/ssl", "etc/ssl/certs", "etc/pki", "etc/pki/tls", "etc/pki/tls/certs"), 0o755),
     **dict.fromkeys(("opt/corral/bin", "run", "srv", "usr", "var", "var/cache", "var/lib", "var/log"), 0o755),
     **dict.fromkeys(("proc", "sys"), 0o555),
     **dict.fromkeys(("tmp", "var/tmp"), 0o1777),
     "root": 0o700,
 }
-OWN_FOLDERS = ("home/daytona", "workspace", "workspaces")
-"""Owned by the code's user. Each is the working folder that some framework expects."""
+OWN_FOLDERS = ("home/daytona", "workspace", "workspaces", "etc/corral")
+"""Owned by the code's user. All but the last are the working folders that some framework expects."""
+_CERTIFICATE_LINKS = ("etc/ssl/cert.pem", "etc/pki/tls/cert.pem", "etc/pki/tls/certs/ca-bundle.crt")
+"""Where else programs look for certificates."""
+MAX_CERTIFICATES_BYTES = 8 * 1024 * 1024
 _ETC = {
     # Without it, programs that draw text print warnings.
     "fonts/fonts.conf": (
@@ -77,6 +85,14 @@ class ToolFolder:
 
 
 @dataclass(frozen=True, slots=True)
+class HostFile:
+    """A file of the host that is copied, and what changes with it."""
+
+    path: str
+    mark: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BaseDescription:
     """Everything that the generated part depends on."""
 
@@ -85,6 +101,8 @@ class BaseDescription:
     """Names in /opt/corral/bin: a path to link to, or a script if it starts with "#!"."""
     owned: bool = False
     """As root: files belong to root inside, the home to the code's user."""
+    certificates: HostFile | None = None
+    """Those that the host trusts."""
 
 
 def build(data_folder: Path, description: BaseDescription) -> tuple[Overlaid, ...]:
@@ -93,7 +111,8 @@ def build(data_folder: Path, description: BaseDescription) -> tuple[Overlaid, ..
     alternatives = _alternatives()
     targets = [tool.target for tool in description.tools]
     generated = [_FORMAT, _FOLDERS, OWN_FOLDERS, _ETC, links, real, alternatives, description.commands, targets]
-    content = json.dumps([*generated, description.owned], sort_keys=True)
+    certificates = asdict(description.certificates) if description.certificates is not None else None
+    content = json.dumps([*generated, description.owned, certificates], sort_keys=True)
     parent = make_part(data_folder, FOLDER)
     skeleton = parent / f"{_PREFIX}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     for _ in range(_ATTEMPTS):
@@ -165,6 +184,8 @@ def _make(
             (unfinished / "etc" / name).write_text(text)
         for name, goal in alternatives.items():
             (unfinished / "etc/alternatives" / name).symlink_to(goal)
+        if description.certificates is not None:
+            _add_certificates(unfinished, description.certificates.path)
         (unfinished / "etc/mtab").symlink_to("/proc/self/mounts")
         for name, command in description.commands.items():
             _add_command(unfinished / BIN.lstrip("/") / name, command)
@@ -191,6 +212,13 @@ def _give_away(path: Path) -> None:
             "root has too few user ids: this container maps only some of them",
             hint="run Corral as an ordinary user, or map all ids into the container",
         ) from error
+
+
+def _add_certificates(skeleton: Path, path: str) -> None:
+    with open(path, "rb") as file:
+        (skeleton / CERTIFICATES.lstrip("/")).write_bytes(file.read(MAX_CERTIFICATES_BYTES))
+    for name in _CERTIFICATE_LINKS:
+        (skeleton / name).symlink_to(CERTIFICATES)
 
 
 def _add_command(path: Path, command: str) -> None:

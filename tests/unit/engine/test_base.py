@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral.engine import base
-from corral.engine.base import BaseDescription, ToolFolder, build
+from corral.engine.base import BaseDescription, HostFile, ToolFolder, build
 from corral.engine.recipe import Overlaid
 
 
@@ -120,3 +120,23 @@ def test_failure_leaves_no_half_made_folder(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="File name too long"):
         build(tmp_path, BaseDescription(commands={"x" * 300: "/usr/bin/env"}))
     assert list((tmp_path / "base").iterdir()) == []
+
+
+def test_certificates_of_the_host_are_where_programs_look(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text("certificates of the host\n")
+    (tmp_path / "data").mkdir()
+    etc = skeleton_of(build(tmp_path / "data", BaseDescription(certificates=HostFile(str(bundle), (1,))))) / "etc"
+    assert (etc / "ssl/certs/ca-certificates.crt").read_bytes() == bundle.read_bytes()
+    for name in ("ssl/cert.pem", "pki/tls/cert.pem", "pki/tls/certs/ca-bundle.crt"):
+        assert (etc / name).readlink() == Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+def test_other_certificates_are_another_base(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_text("certificates of the host\n")
+    (tmp_path / "data").mkdir()
+    first, second = (
+        build(tmp_path / "data", BaseDescription(certificates=HostFile(str(bundle), (mark,)))) for mark in (1, 2)
+    )
+    assert first != second

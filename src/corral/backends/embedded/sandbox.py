@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import recorded, seam, settings
+from corral.backends.embedded import certificates, recorded, seam, settings
 from corral.backends.embedded.files import AgentClient, EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.seam import mapped
@@ -186,6 +186,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             "PYTHONUNBUFFERED": "1",
             "PIP_BREAK_SYSTEM_PACKAGES": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            **certificates.variables(self.spec),
             **self._env,
         }
 

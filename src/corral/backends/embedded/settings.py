@@ -9,6 +9,7 @@ import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from corral.backends.embedded.certificates import find_certificates
 from corral.engine.base import BIN, BaseDescription, ToolFolder
 
 PYTHON_AT = "/opt/corral/python"
@@ -56,7 +57,7 @@ def find_host_tools(*, owned: bool, typescript: Path | None) -> HostTools:
     if typescript is not None:
         tools.append(ToolFolder(str(typescript), TYPESCRIPT_AT))
         commands["ts-node"] = f'#!/bin/sh\nexec node {TYPESCRIPT_AT}/ts-node.js "$@"\n'
-    return HostTools(BaseDescription(tuple(tools), commands, owned), env)
+    return HostTools(BaseDescription(tuple(tools), commands, owned, find_certificates()), env)
 
 
 def python_inside() -> str:
