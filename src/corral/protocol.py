@@ -34,7 +34,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, NoReturn, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, NoReturn, TypedDict, Unpack
 
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxClosedError, SandboxGoneError
 from corral.languages import Language, Runtime
@@ -304,6 +304,9 @@ class SandboxPrimitives(ABC):
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         """Change limits; those not given stay."""
         self.lacks("resize")
+
+    exposes: Literal["dial", "url"] | None = None
+    """How a port inside is reached: by `dial`, or by the URL of a service, which `expose` returns."""
 
     async def expose(self, port: int) -> str:
         """A URL that leads to a port inside, of a backend that has one of its own."""

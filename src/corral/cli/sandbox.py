@@ -16,6 +16,7 @@ import click
 from corral.cli import options
 from corral.cli.display import Progress, paint, plain, print_table, show_seconds, show_size
 from corral.cli.failure import ERROR, RunsProgram, say
+from corral.cli.forward import forward
 from corral.cli.owner import connected, explain_gone, run_on, show_labels, show_owner, show_owners
 from corral.cli.run import describe, note, note_left_out, run_inside, to_json
 from corral.cli.stdio import Outlet, read_input
@@ -320,6 +321,9 @@ async def _delete(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> in
         else:
             click.echo(each)
     return ERROR if failures else 0
+
+
+sandbox.add_command(forward)
 
 
 @sandbox.command()

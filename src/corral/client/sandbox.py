@@ -9,6 +9,7 @@ import logging
 import posixpath
 import secrets
 import shlex
+import socket
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from dataclasses import fields, replace
 from types import TracebackType
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 from corral.base.command import in_file
 from corral.base.files import AsyncFiles, check_string
 from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
+from corral.client.forwarding import Forward, Forwards, check_port
 from corral.client.registry import get_backend
 from corral.errors import (
     CorralError,
@@ -45,6 +47,7 @@ from corral.protocol import (
     StartOptions,
     Stdin,
     TerminalOptions,
+    lacking,
 )
 from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
@@ -165,6 +168,7 @@ class AsyncSandbox:
         self._primitives = primitives
         self._runtimes: dict[str, tuple[str, ...]] = {}
         self._records = RecordBook()
+        self._forwards = Forwards()
         self._interpreter: Interpreter | None = None
         self._ended: SandboxGoneError | None = None
         self.withheld: frozenset[str] = frozenset()
@@ -529,9 +533,42 @@ class AsyncSandbox:
         """
         await self._open.set_network(NetworkPolicy.parse(network))
 
-    async def expose(self, port: int) -> str:
-        """Expose a port; returns a URL on this machine."""
-        return await self._open.expose(port)
+    async def expose(self, port: int, *, local_port: int | None = None, address: str | None = None) -> str:
+        """Forward to a port of the sandbox's own loopback; returns a URL, for HTTP or any other TCP protocol.
+
+        It listens on a loopback address of its own, for programs of this user only, and at `local_port`: the same port
+        as inside, by default. With `address` it listens there, for all who reach that address. The server inside may be
+        started later. It ends with the sandbox, and with this handle.
+
+        Raises:
+            SpecError: an invalid port or address, or one that can't be listened on.
+            CapabilityError: not supported by this backend.
+        """
+        primitives = self._open
+        check_port(port)
+        if primitives.exposes != "dial":
+            if primitives.exposes == "url" and (local_port is not None or address is not None):
+                text = "its URLs are the service's: leave out local_port and address"
+                raise lacking(self.backend, "local_port= and address=", sandbox_id=self.id, op="expose", hint=text)
+            return await primitives.expose(port)
+        forward = Forward(
+            port, primitives.dial, local_port=local_port, address=address, sandbox_id=self.id,
+            wait_until_gone=primitives.wait_until_gone,
+        )  # fmt: skip
+        await primitives.info()  # a lost sandbox raises now, not at the first connection
+        url = await self._forwards.open(forward)
+        self.tell("exposed", port=port, url=url)
+        return url
+
+    async def dial(self, port: int) -> socket.socket:
+        """A connected, non-blocking socket to a port of the sandbox's own loopback, closed by the caller.
+
+        Raises:
+            PortClosedError: nothing listens there.
+            SpecError: an invalid port.
+            CapabilityError: not supported by this backend.
+        """
+        return await self._open.dial(check_port(port))
 
     async def wait_until_gone(self) -> None:
         """Return when the sandbox has ended, for any reason. Cancel it before this handle is closed.
@@ -550,7 +587,10 @@ class AsyncSandbox:
     async def aclose(self) -> None:
         """Delete it, if it is owned; disconnect, if it is detached. Idempotent, and safe to cancel."""
         if self._primitives is not None and not self._primitives.closed:
+            forwards = self._forwards.close_soon()
             await self._primitives.aclose()
+            if forwards is not None:
+                await forwards
             self.tell("closed")
 
     def tell(self, kind: str, **details: str | int | float | bool | None) -> None:

@@ -20,6 +20,7 @@ from corral.engine.agent.worker import serve_files
 from corral.engine.call import Call
 from corral.engine.child import Program, program_steps
 from corral.engine.counting import LOOK_SECONDS, LockWatch, SharedWatch
+from corral.engine.dialling import begin_dial
 from corral.engine.errors import ExhaustedError, RefusedError, describe
 from corral.engine.pausing import Pausing
 from corral.engine.perform import Stage
@@ -152,13 +153,16 @@ class Init:
             return  # the client has gone
         channel = socket.socket(fileno=descriptors.pop(0))
         try:
-            if self._pausing.paused and message.get("op") in ("start", "files"):
+            if self._pausing.paused and message.get("op") in ("start", "files", "dial"):
                 raise RefusedError("the sandbox is paused", code="paused")
             if message.get("op") == "start":
                 self._start(Program.from_message(message, tuple(descriptors)), channel)
             elif message.get("op") == "files":
                 self._start_agent(descriptors.pop(0))
                 wire.answer(channel, {"ok": True})
+            elif message.get("op") == "dial":
+                with begin_dial(message.get("port"), six=bool(message.get("six"))) as begun:
+                    wire.answer(channel, {"ok": True}, (begun.fileno(),))
             else:
                 wire.answer(channel, self._answer(message))
         except RefusedError as refusal:

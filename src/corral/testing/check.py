@@ -45,7 +45,21 @@ NEEDS: frozenset[str] = frozenset(get_args(Need))
 REAL = "shell processes"
 """The needs of most checks that run real programs."""
 POWERS = frozenset(
-    ("detach", "pty", "views", "users", "watch", "ephemeral", "snapshot", "fork", "stop", "pause", "resize")
+    (
+        "detach",
+        "pty",
+        "views",
+        "users",
+        "watch",
+        "ephemeral",
+        "snapshot",
+        "fork",
+        "stop",
+        "pause",
+        "resize",
+        "dial",
+        "expose",
+    )
 )
 """The optional powers that a check may need. Another check tests that unsupported ones raise CapabilityError."""
 

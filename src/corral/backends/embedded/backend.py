@@ -47,7 +47,7 @@ _GROUND_ATTEMPTS = 5
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
-    "resize",
+    "resize", "dial", "expose",
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from corral.backends.embedded import certificates, recorded, seam, settings
+from corral.backends.embedded.dialling import dial
 from corral.backends.embedded.files import AgentClient, EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.seam import mapped
@@ -76,6 +77,7 @@ class Grip:
 class EmbeddedSandbox(SandboxPrimitives):
     """A sandbox of the engine, as `corral.protocol.SandboxPrimitives`."""
 
+    exposes = "dial"
     maker: Callable[[Spec], Awaitable[EmbeddedSandbox]] | None = None
     """Creates another one, for a fork."""
 
@@ -198,6 +200,12 @@ class EmbeddedSandbox(SandboxPrimitives):
         if self._data_folder != settings.default_data_folder(configured=False):
             command[1:1] = ["--data-dir", str(self._data_folder)]
         return f"run `{shlex.join(command)}`, or {language.hint.replace(' inside', ' on this machine')}"
+
+    async def dial(self, port: int) -> socket.socket:
+        self._ensure_open()
+        self._last_use = time.monotonic()
+        with mapped(sandbox_id=self.id, op="dial"), self._noticing_stop("dial"):
+            return await dial(lambda message: seam.ask(self._control, message), port, sandbox_id=self.id)
 
     async def _ping(self) -> None:
         """Raises: GoneError if init has ended."""

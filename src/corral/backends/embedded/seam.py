@@ -60,7 +60,7 @@ async def send(sock: socket.socket, message: wire.Message, descriptors: tuple[in
             wire.send(sock, message, descriptors, wait=False)
         except BlockingIOError:
             with opened(os.dup(sock.fileno())) as own:  # a loop has one waiter per descriptor, and several may wait
-                await _wait_writable(own)
+                await wait_writable(own)
         else:
             return
 
@@ -141,7 +141,8 @@ async def wait_readable(descriptor: int) -> None:
     await _wait(loop, descriptor, loop.add_reader, loop.remove_reader)
 
 
-async def _wait_writable(descriptor: int) -> None:
+async def wait_writable(descriptor: int) -> None:
+    """Wait until something can be written, or a connection that was begun is there or refused."""
     loop = asyncio.get_running_loop()
     await _wait(loop, descriptor, loop.add_writer, loop.remove_writer)
 
@@ -153,7 +154,7 @@ async def write_pipe(descriptor: int, data: bytes) -> None:
         try:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:
-            await _wait_writable(descriptor)
+            await wait_writable(descriptor)
 
 
 async def write_stdin(descriptor: int, data: bytes) -> bool:

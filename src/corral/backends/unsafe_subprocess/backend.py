@@ -28,6 +28,7 @@ WARNING = (
 _NOTES = (
     "NO ISOLATION: programs run as your user, with all files and the network of the host",
     "no limits: resources= is not looked at",
+    "ports are the host's: expose() forwards to whatever listens there, also what is not the sandbox's",
     "programs see real paths: spec.workdir is a temporary folder, and /tmp is the sandbox's own for the file methods",
 )
 _NOTES_ELSEWHERE = (
@@ -95,7 +96,7 @@ class UnsafeSubprocessBackend(Backend):
             cpu="none",
             disk="none",
             network=("open",),
-            powers=DERIVED_POWERS | {"pty"},
+            powers=DERIVED_POWERS | {"pty", "dial", "expose"},
             notes=_NOTES if sys.platform == "linux" else (*_NOTES, *_NOTES_ELSEWHERE),
         )
 

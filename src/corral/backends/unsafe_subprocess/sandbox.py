@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
@@ -12,6 +13,7 @@ from corral.backends.unsafe_subprocess.agent import Agents, get_portal
 from corral.backends.unsafe_subprocess.files import HostFiles
 from corral.backends.unsafe_subprocess.folders import HostFolder, Names
 from corral.base.agent.process import AgentProcess, Task
+from corral.base.dialling import dial_loopback
 from corral.base.files import Message
 from corral.base.taskfiles import file_task, task_request
 from corral.errors import WorkdirError, gone
@@ -25,6 +27,8 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 class HostSandbox(SandboxPrimitives):
     """A folder of the host, as `corral.protocol.SandboxPrimitives`. `spec.workdir` is the real folder."""
+
+    exposes = "dial"
 
     def __init__(self, *, place: HostFolder, agents: Agents, spec: Spec) -> None:
         real = replace(spec, workdir=place.home)
@@ -107,6 +111,10 @@ class HostSandbox(SandboxPrimitives):
             "TERM": "xterm-256color",
             "PYTHONUNBUFFERED": "1",
         }
+
+    async def dial(self, port: int) -> socket.socket:
+        self._check()
+        return await dial_loopback(port, sandbox_id=self.id)
 
     # Life.
 
