@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from corral.client.sync import Sandbox as Sandbox
     from corral.client.sync import ShellSession as ShellSession
     from corral.client.sync import Terminal as Terminal
+    from corral.client.volume import AsyncVolume as AsyncVolume
+    from corral.client.volume import Volume as Volume
     from corral.environment.environment import Environment as Environment
     from corral.environment.variable import Variable as Variable
+    from corral.errors import ApplyConflictError as ApplyConflictError
     from corral.errors import BackendError as BackendError
     from corral.errors import BackendUnavailableError as BackendUnavailableError
     from corral.errors import CapabilityError as CapabilityError
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from corral.errors import InvalidCommandError as InvalidCommandError
     from corral.errors import JudgeError as JudgeError
     from corral.errors import LeftBehindError as LeftBehindError
+    from corral.errors import MountError as MountError
     from corral.errors import NameTakenError as NameTakenError
     from corral.errors import NotRecordedError as NotRecordedError
     from corral.errors import PolicyError as PolicyError
@@ -70,11 +74,16 @@ if TYPE_CHECKING:
     from corral.errors import UnknownBackendError as UnknownBackendError
     from corral.errors import UnknownLanguageError as UnknownLanguageError
     from corral.errors import VariableError as VariableError
+    from corral.errors import VolumeError as VolumeError
+    from corral.errors import VolumeExistsError as VolumeExistsError
+    from corral.errors import VolumeInUseError as VolumeInUseError
+    from corral.errors import VolumeNotFoundError as VolumeNotFoundError
     from corral.errors import WorkdirError as WorkdirError
     from corral.image import Image as Image
     from corral.languages import Language as Language
     from corral.languages import Runtime as Runtime
     from corral.languages import register_language as register_language
+    from corral.mount import Mount as Mount
     from corral.results import Capabilities as Capabilities
     from corral.results import CodeResult as CodeResult
     from corral.results import Denial as Denial
@@ -92,12 +101,12 @@ if TYPE_CHECKING:
     from corral.results import SandboxUsage as SandboxUsage
     from corral.results import SnapshotInfo as SnapshotInfo
     from corral.results import Usage as Usage
+    from corral.results import VolumeInfo as VolumeInfo
     from corral.results import WatchEvent as WatchEvent
     from corral.sessions.interpreter.events import ContextInfo as ContextInfo
     from corral.sessions.interpreter.events import RunEvent as RunEvent
     from corral.sessions.interpreter.events import RunResult as RunResult
     from corral.spec import Lifetime as Lifetime
-    from corral.spec import Mount as Mount
     from corral.spec import NetworkLimits as NetworkLimits
     from corral.spec import NetworkPolicy as NetworkPolicy
     from corral.spec import Resources as Resources
@@ -110,27 +119,31 @@ else:
             ".client.registry": "backend_names get_backend",
             ".client.sandbox": "AsyncSandbox",
             ".client.sync": "Files Process Sandbox ShellSession Terminal",
+            ".client.volume": "AsyncVolume Volume",
             ".environment.environment": "Environment",
             ".environment.variable": "Variable",
             ".errors": (
-                "BackendError BackendUnavailableError CapabilityError CorralError EditConflictError EditError "
-                "EngineFaultError EnvironmentFullError ExecError ExecTimeoutError ExitError HostExhaustedError "
-                "InvalidCommandError JudgeError LeftBehindError NameTakenError NotRecordedError PolicyError "
-                "PortClosedError RateLimitedError RunFolderError SandboxClosedError SandboxError SandboxFileError "
-                "SandboxFileExistsError SandboxFileInterruptedError SandboxFileKindError SandboxFileNotFoundError "
-                "SandboxFileTooLargeError SandboxGoneError SandboxIsFolderError SandboxLinkError "
-                "SandboxNoSpaceError SandboxNotFolderError SandboxPausedError SandboxPermissionError "
-                "SandboxStoppedError SessionEndedError SnapshotNotFoundError SpecError UnknownBackendError "
-                "UnknownLanguageError VariableError WorkdirError"
+                "ApplyConflictError BackendError BackendUnavailableError CapabilityError CorralError "
+                "EditConflictError EditError EngineFaultError EnvironmentFullError ExecError ExecTimeoutError "
+                "ExitError HostExhaustedError InvalidCommandError JudgeError LeftBehindError MountError "
+                "NameTakenError NotRecordedError PolicyError PortClosedError RateLimitedError RunFolderError "
+                "SandboxClosedError SandboxError SandboxFileError SandboxFileExistsError SandboxFileInterruptedError "
+                "SandboxFileKindError SandboxFileNotFoundError SandboxFileTooLargeError SandboxGoneError "
+                "SandboxIsFolderError SandboxLinkError SandboxNoSpaceError SandboxNotFolderError SandboxPausedError "
+                "SandboxPermissionError SandboxStoppedError SessionEndedError SnapshotNotFoundError SpecError "
+                "UnknownBackendError UnknownLanguageError VariableError VolumeError VolumeExistsError "
+                "VolumeInUseError VolumeNotFoundError WorkdirError"
             ),
             ".image": "Image",
             ".languages": "Language Runtime register_language",
+            ".mount": "Mount",
             ".results": (
                 "Capabilities CodeResult Denial DownloadResult EditResult Event ExecResult FileInfo GlobResult "
-                "GrepMatch GrepResult OutputChunk ReplaceResult SandboxInfo SandboxUsage SnapshotInfo Usage WatchEvent"
+                "GrepMatch GrepResult OutputChunk ReplaceResult SandboxInfo SandboxUsage SnapshotInfo Usage "
+                "VolumeInfo WatchEvent"
             ),
             ".sessions.interpreter.events": "ContextInfo RunEvent RunResult",
-            ".spec": "Lifetime Mount NetworkLimits NetworkPolicy Resources Secret Spec",
+            ".spec": "Lifetime NetworkLimits NetworkPolicy Resources Secret Spec",
         },
     )
     __all__.append("__version__")

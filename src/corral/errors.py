@@ -40,6 +40,12 @@ CorralError
 │   ├── SandboxNoSpaceError                   the sandbox's disk or inodes are used up
 │   ├── EditError                             the text to replace was not found, or not exactly once
 │   └── EditConflictError                     the file has changed since it was read
+├── VolumeError                               a volume or a mount can't be used
+│   ├── VolumeNotFoundError (LookupError)     volume not found
+│   ├── VolumeExistsError (FileExistsError)   a volume of that name already exists
+│   ├── VolumeInUseError                      sandboxes use the volume
+│   ├── MountError                            a volume or a folder of the host can't be mounted there
+│   └── ApplyConflictError                    files of the host have changed since they were mounted
 ├── PolicyError (PermissionError)             a rule of the caller forbids the operation
 ├── RunFolderError                            not a contest's run folder, in use, or of another contest
 ├── JudgeError                                a judge of a contest failed; candidates are not penalised
@@ -278,6 +284,34 @@ class EditError(SandboxFileError, code="edit"):
 
 class EditConflictError(SandboxFileError, code="edit_conflict", retryable=True):
     """The file has changed since it was read."""
+
+
+class VolumeError(CorralError, code="volume"):
+    """A volume or a mount can't be used."""
+
+
+class VolumeNotFoundError(VolumeError, LookupError, code="volume_not_found"):
+    """Volume not found."""
+
+
+class VolumeExistsError(VolumeError, FileExistsError, code="volume_exists"):
+    """A volume of that name already exists."""
+
+
+class VolumeInUseError(VolumeError, code="volume_in_use", retryable=True):
+    """The volume can't be deleted, or not be used alone, because sandboxes use it: the message names them."""
+
+
+class MountError(VolumeError, code="mount"):
+    """A volume or a folder of the host can't be mounted at that path."""
+
+
+class ApplyConflictError(VolumeError, code="apply_conflict"):
+    """Files of the host have changed since they were mounted: `paths` names them. Nothing was applied."""
+
+    def __init__(self, message: str, *, paths: tuple[str, ...] = (), **details: Unpack[Details]) -> None:
+        super().__init__(message, **details)
+        self.paths = paths
 
 
 class PolicyError(CorralError, PermissionError, code="policy"):

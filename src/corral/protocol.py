@@ -48,6 +48,7 @@ from corral.results import (
     SandboxState,
     SandboxUsage,
     SnapshotInfo,
+    VolumeInfo,
 )
 from corral.spec import USER, LimitOptions, NetworkPolicy, Spec
 
@@ -467,6 +468,20 @@ class Backend(ABC):
     async def delete_snapshot(self, snapshot_id: str) -> None:
         """Delete a snapshot. Sandboxes created from it, and their snapshots, are not affected."""
         self.lacks("delete_snapshot")
+
+    # Volumes. They have an `owner`, among whose volumes names are unique: a server has one for each organisation.
+
+    async def create_volume(self, name: str, *, size_bytes: int | str | None = None, owner: str = "") -> VolumeInfo:
+        """Create an empty volume. Raises: VolumeExistsError; CapabilityError for a size that can't be enforced."""
+        self.lacks("volumes")
+
+    async def list_volumes(self, *, owner: str = "") -> Sequence[VolumeInfo]:
+        """The owner's volumes, oldest first."""
+        self.lacks("volumes")
+
+    async def delete_volume(self, volume: str, *, owner: str = "") -> None:
+        """Delete a volume, by name or id, and its files. Raises: VolumeNotFoundError, VolumeInUseError."""
+        self.lacks("volumes")
 
     # Detached programs: recorded programs that outlive the process that started them, by number.
 

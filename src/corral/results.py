@@ -342,6 +342,24 @@ class SnapshotInfo:
     """Its size without the snapshots below it; None if unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class VolumeInfo:
+    """A volume in a list."""
+
+    volume_id: str
+    backend: str
+    name: str
+    created: float = 0.0
+    size_bytes: int | None = None
+    """Its quota, which the kernel enforces; None: only the disk itself is a limit."""
+    used_bytes: int | None = None
+    """What its files take on the disk; None if unknown."""
+    used: float | None = None
+    """When a sandbox mounted it last."""
+    sandboxes: tuple[str, ...] = ()
+    """The ids of the sandboxes that use it, running or stopped."""
+
+
 DERIVED_POWERS = frozenset({"sessions", "interpreter"})
 """The powers that `AsyncSandbox` derives from `spawn`: every backend that runs real programs has them."""
 

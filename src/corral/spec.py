@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from corral.errors import CorralError, InvalidCommandError, SpecError, did_you_mean
 from corral.image import Image
+from corral.mount import Mount, read_mounts
 from corral.network.rules import Rule, RuleError, read_rule
 from corral.network.substitution import check_header, check_placeholder, check_value, overlap, read_hosts
 from corral.requirement import check_packages
@@ -375,22 +376,6 @@ def check_reach(secrets: Sequence[Secret], network: NetworkPolicy) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
-    """A volume, or a folder of the host, that a sandbox shows at `path`."""
-
-    path: str
-    """The absolute path inside."""
-    volume: str | None = None
-    """The name of a volume."""
-    source: str | None = None
-    """A folder of the host instead; only where the operator's settings allow it."""
-    subpath: str = ""
-    """A folder of the volume, instead of all of it."""
-    mode: Literal["ro", "rw", "copy", "overlay"] = "rw"
-    """`copy` and `overlay` are for folders of the host: writes stay in the sandbox until `apply()`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Lifetime:
     """The maximum lifetime of a sandbox. None: until its owner ends (if detached: unlimited)."""
 
@@ -440,7 +425,7 @@ class Spec:
     secrets: tuple[Secret, ...] = field(default=(), repr=False)
     """Values for named hosts that the sandbox itself never holds."""
     mounts: tuple[Mount, ...] = ()
-    """Volumes and folders of the host."""
+    """Volumes and folders of the host. A mapping will do for volumes: {"/data": "my-volume", "/in": "other:ro"}."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "resources", Resources.parse(self.resources))
@@ -450,6 +435,7 @@ class Spec:
         check_sizes(self.labels, self.env)
         object.__setattr__(self, "secrets", check_secrets(self.secrets, self.env))
         object.__setattr__(self, "packages", check_packages(self.packages))
+        object.__setattr__(self, "mounts", read_mounts(self.mounts))
         _check_bytes(self.network.hosts, limit_bytes=_MAX_LIST_BYTES, what="hosts of the network")
         for name in ("workdir", "image", "snapshot", "client_token"):
             _check_bytes([getattr(self, name)], limit_bytes=_MAX_TEXT_BYTES, what=name)
@@ -589,7 +575,7 @@ class SpecOptions(TypedDict, total=False):
     snapshot: str | None
     client_token: str | None
     secrets: Sequence[Secret]
-    mounts: Sequence[Mount]
+    mounts: Sequence[Mount] | Mapping[str, object] | None
 
 
 def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
@@ -610,7 +596,7 @@ def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
         lifetime = Lifetime(lifetime.seconds, lifetime.idle_seconds, keep_on_failure=True)
     given: dict[str, Any] = {**spec_options, "lifetime": lifetime}
     given.pop("keep_on_failure", None)
-    for name in ("resources", "network", "env", "labels"):
+    for name in ("resources", "network", "env", "labels", "mounts"):
         if given.get(name) is None:
             given.pop(name, None)
     spec = Spec(**given)

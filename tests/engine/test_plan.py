@@ -15,7 +15,7 @@ from corral.engine.plan import (
     plan_sandbox,
     render,
 )
-from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Layer, Limits, Overlaid, Recipe
+from corral.engine.recipe import CODE_GID, CODE_UID, Bound, Identity, Layer, Limits, Overlaid, Recipe
 
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "CORRAL_UPDATE_GOLDEN"
@@ -34,6 +34,12 @@ LAYERS = (
     Layer("b", "/data/layers/b", "loop", 0x7001_0000, {"/": 0, "/usr": 1}),
     Layer("a", "/data/layers/a", "folder", 0x7002_0000, {"/": 1}),
 )
+OVERLAID = Overlaid("/work", ("/home/ann/project",), writable=True, outside=True)
+MOUNTS = (
+    Bound("/data", "f0e1", volume=True, writable=True),
+    Bound("/in", "f0e1", volume=True, subpath="raw/2026", exclusive=True),
+    Bound("/home/daytona/notes", "/home/ann/notes", volume=False),
+)
 FILES = {"/home/daytona/.local/lib/python3.11/site-packages/corral.pth": "x\n", "/srv/project/": ""}
 
 SANDBOXES = {
@@ -42,6 +48,8 @@ SANDBOXES = {
     "sandbox-ephemeral": (replace(RECIPE, ephemeral=True), ROOT),
     "sandbox-with-tools": (replace(RECIPE, trees=(*OWNED, *TOOLS), files=FILES, hostname="workbench"), ROOT),
     "sandbox-on-layers": (replace(RECIPE, layers=LAYERS), ROOT),
+    "sandbox-with-mounts": (replace(RECIPE, trees=(*OWNED, OVERLAID), mounts=MOUNTS), ROOT),
+    "sandbox-with-mounts-rootless": (replace(RECIPE, trees=(*SHARED, OVERLAID), mounts=MOUNTS), ROOTLESS),
 }
 CODE = {"uid": CODE_UID, "gid": CODE_GID}
 PROGRAMS = {

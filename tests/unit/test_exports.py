@@ -12,6 +12,15 @@ import pytest
 import corral
 
 PINNED = [
+    "ApplyConflictError",
+    "AsyncVolume",
+    "MountError",
+    "Volume",
+    "VolumeError",
+    "VolumeExistsError",
+    "VolumeInUseError",
+    "VolumeInfo",
+    "VolumeNotFoundError",
     "AsyncSandbox",
     "BackendError",
     "BackendUnavailableError",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from corral.engine import base, cgroup, sweep, syscalls, wire
+from corral.engine import base, cgroup, mounts, sweep, syscalls, wire
 from corral.engine.client import check, receive_within
 from corral.engine.errors import GoneError, SetupError, UnsupportedError
 from corral.engine.init import Init
@@ -25,6 +25,7 @@ from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, read_state, write_state
 from corral.engine.storage import FolderStorage, LoopStorage, Storage, mount_layer
 from corral.engine.uidrange import UidRange, claim_range, lock_folder, make_shift
+from corral.engine.volumes import VolumeStore
 from corral.inside.nolinks import on_error, opened
 
 _SETUP_SECONDS = 20.0
@@ -73,6 +74,8 @@ class Box:
     keep_files: bool = False
     """True if its files outlive it: it is being stopped, or was started and has no owner yet."""
     paused: bool = False
+    volume_locks: list[int] = field(default_factory=list)
+    """Held while it runs, so that none of its volumes is deleted."""
     waiting: list[socket.socket] = field(default_factory=list)
     """Clients that asked for its end and wait for the answer."""
 
@@ -114,7 +117,7 @@ class Box:
             self.disk_watch.close()
         self.group.close()
         self.host.close()
-        for descriptor in (self.pid_fd, self.lock_fd):
+        for descriptor in (self.pid_fd, self.lock_fd, *self.volume_locks):
             os.close(descriptor)
         if self.uids is not None:
             self.uids.close()
@@ -144,11 +147,13 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
     Raises:
         SetupError: the kernel refused a step.
         UnsupportedError: this machine can't do it.
-        RefusedError: one of its layers is missing.
+        RefusedError: one of its layers or volumes is missing, or a volume is in use.
     """
     with contextlib.ExitStack() as undo:
         if resting is not None:
             undo.callback(os.close, resting.lock_fd)
+        volume_locks = VolumeStore(shop.data).claim(recipe.mounts)
+        undo.callback(wire.close_all, volume_locks)
         at_rest = _uid_at_rest(resting)
         uids = claim_range(shop.data.path, preferred=at_rest) if shop.root else None
         if uids is not None:
@@ -202,7 +207,10 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
     if isinstance(storage, FolderStorage):
         watch = DiskWatch(str(folder / "disk"), recipe.limits.disk_bytes, recipe.limits.inodes)
     keep = resting is not None
-    return Box(recipe, folder, lock_fd, pid, pid_fd, host, group, uids, watch, disk_fd=disk_root, keep_files=keep)
+    return Box(
+        recipe, folder, lock_fd, pid, pid_fd, host, group, uids, watch, disk_fd=disk_root, keep_files=keep,
+        volume_locks=volume_locks,
+    )  # fmt: skip
 
 
 def _found(shop: Workshop, recipe: Recipe, state: dict[str, Any], resting: Resting | None) -> tuple[Path, int]:
@@ -341,6 +349,7 @@ def _guide_setup(
         group.attach(pid)
         if not identity.rootless:
             descriptors.update(_open_layers(shop, recipe, identity, pid))
+            descriptors.update(VolumeStore(shop.data).open_sources(recipe, identity))
             if shop.own_devices:
                 descriptors[DEVICE_LAYER] = make_devices(identity.outer_uid)
         if group.unified_fd is not None:
@@ -363,8 +372,9 @@ def _guide_setup(
     except GoneError as error:
         raise SetupError(f"init did not finish its set-up: {error}", step="init") from error
     if "ready" not in answer:
+        asked_for = answer.get("step") in mounts.HINTS
         raise SetupError(
-            f"the kernel refused a step: {answer.get('error')}",
+            str(answer.get("error")) if asked_for else f"the kernel refused a step: {answer.get('error')}",
             step=str(answer.get("step")),
             errno=int(answer.get("errno", 0)),
             hint=_setup_hint(answer),
@@ -379,6 +389,8 @@ def _find_private(shop: Workshop, recipe: Recipe) -> list[str]:
 
 def _setup_hint(answer: wire.Message) -> str:
     step = str(answer.get("step", ""))
+    if step in mounts.HINTS:
+        return mounts.HINTS[step]
     if step.startswith(("PrivateMounts", "OwnCgroupView")):
         return NAMESPACE_HINT
     if step.startswith("Proc "):

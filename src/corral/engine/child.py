@@ -21,8 +21,8 @@ from corral.inside.starting import NOT_EXECUTABLE, execute, move_up, take_stream
 
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these, and what is ignored stays so over execve; handlers do not."""
-_DEVICES: Final = "/dev"
 _SHARED_MEMORY: Final = "/dev/shm"
+_KEPT: Final = {"nosuid": syscalls.MS_NOSUID, "nodev": syscalls.MS_NODEV, "noexec": syscalls.MS_NOEXEC}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,7 @@ def _restrict_view(program: Program) -> None:
         _must_exist(path)
         if path != "/":
             syscalls.mount(path, path, "", syscalls.MS_BIND | syscalls.MS_REC)
-        for mounted in _mounts_below(path):
-            flags = kept if mounted != _DEVICES else syscalls.MS_NOSUID | syscalls.MS_NOEXEC  # device nodes must work
+        for mounted, flags in _mounts_below(path).items():
             syscalls.mount("", mounted, "", syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | flags)
     _hold_folders(program)
     for path in program.hidden:
@@ -159,20 +158,21 @@ def _hold_folders(program: Program) -> None:
             continue  # then the hidden path does not exist either, which is reported below
 
 
-def _mounts_below(path: str) -> list[str]:
-    """`path` and the writable places mounted under it (a read-only root must not leave /usr writable)."""
+def _mounts_below(path: str) -> dict[str, int]:
+    """`path` and the writable places mounted under it (a read-only root must not leave /usr writable, nor a volume),
+    each with its flags: the kernel refuses to drop those that a mount brought along."""
     prefix = path.rstrip("/") + "/"
-    found = [path]
+    found = {path: syscalls.MS_NOSUID | syscalls.MS_NODEV}
     with open("/proc/self/mountinfo") as file:
         for line in file:
             words = line.split()
             target, kind = _unescape(words[4]), line.partition(" - ")[2].split()[0]
-            if target.startswith(prefix) and kind in ("overlay", "tmpfs") and not target.startswith("/proc/"):
-                found.append(target)
-    # Mounts in /dev, except shared memory, are read-only already or must be writable.
-    return [
-        target for target in dict.fromkeys(found) if target in (path, _SHARED_MEMORY) or not target.startswith("/dev/")
-    ]
+            below = target.startswith(prefix) and kind != "proc" and not target.startswith("/proc/")
+            # Mounts in /dev, except shared memory, are read-only already or must be writable.
+            if target == path or (below and (target == _SHARED_MEMORY or not target.startswith("/dev/"))):
+                options = words[5].split(",")
+                found[target] = sum(flag for name, flag in _KEPT.items() if name in options)
+    return found
 
 
 def _unescape(text: str) -> str:

@@ -27,10 +27,10 @@ FORMAT = 1
 """The format of a whole data folder. Raised when Corral writes something that the version before can't read."""
 
 SET_ASIDE = ".old-"
-_PARTS = ("base", "disks", "layers", "packages", "runtimes", "sandboxes", "server", "snapshots", "trash")
+_PARTS = ("base", "disks", "layers", "packages", "runtimes", "sandboxes", "server", "snapshots", "trash", "volumes")
 _SHOWN = ("base", "packages", "runtimes")
 """Parts with files that sandboxes can see."""
-_LOCKS = ("founding.lock", "layers.lock", "names.lock", "trash.lock")
+_LOCKS = ("founding.lock", "layers.lock", "names.lock", "trash.lock", "volumes.lock")
 _FORMAT_FILE = "format"
 _OURS = frozenset((*_PARTS, *_LOCKS, _FORMAT_FILE, "instance", "lost+found"))
 _LOOK = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -44,7 +44,7 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
         os.read(ready_reader, 1)  # the launcher answers only when the keeper listens
         os._exit(0)
     try:
-        held = [0, 1, 2, ready_writer, box.host.fileno(), box.pid_fd, box.lock_fd]
+        held = [0, 1, 2, ready_writer, box.host.fileno(), box.pid_fd, box.lock_fd, *box.volume_locks]
         if box.group.unified_fd is not None:
             held.append(box.group.unified_fd)
         if box.uids is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.engine import plan, syscalls
+from corral.engine import mounts, plan, syscalls
 from corral.engine.errors import SetupError
 from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
 from corral.engine.seccomp.install import Prepared
@@ -329,6 +329,9 @@ _PERFORMERS: dict[type[plan.Step], Callable[[Any, Stage], None]] = {
     plan.OwnCgroupView: _own_cgroup_view,
     plan.Staging: _staging,
     plan.Attach: _attach,
+    plan.OpenSource: mounts.open_step,
+    plan.MountPoint: mounts.make_mount_point,
+    plan.Show: mounts.show,
     plan.Tmpfs: _tmpfs,
     plan.MakeFolders: _make_folders,
     plan.Overlay: _overlay,

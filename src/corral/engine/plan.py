@@ -5,9 +5,10 @@ This module is pure. `perform.py` is the only one that carries steps out.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields
 
-from corral.engine.recipe import Identity, Limits, Recipe
+from corral.engine.recipe import Bound, Identity, Limits, Recipe
 
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 """Name → the kernel's numbers for it."""
@@ -105,6 +106,31 @@ class Attach(Step):
     """Mount an opened layer under its short name."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource(Step):
+    """Open a volume or a folder of the host, through no link, to be mounted in the sandbox."""
+
+    name: str
+    path: str
+    writable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MountPoint(Step):
+    """A folder of the sandbox to mount on, created if it is missing; a link on its path is refused."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Show(Step):
+    """Show an attached source, or a folder below it that no link leads to, at a mount point."""
+
+    name: str
+    subpath: str
+    target: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,13 +311,20 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
             lowers = (*_find_in_layers(recipe, tree.target), *lowers)
         elif len(lowers) == 1:
             lowers = (*lowers, "e")  # an overlay needs two layers when it has no upper
+        if tree.outside:
+            overlays.append(MountPoint(tree.target))
         overlays.append(Overlay("root" + tree.target.rstrip("/"), lowers, upper))
-    folders = ("root", "d", "e", *names.values(), *earlier)
+    sources = [source_name(number) for number in range(len(recipe.mounts))]
+    opening += [
+        OpenSource(name, source_path(recipe, bound), bound.writable)
+        for name, bound in zip(sources, recipe.mounts, strict=True)
+    ]
+    folders = ("root", "d", "e", *names.values(), *earlier, *sources)
     steps: list[Step] = [OwnCgroupView(), PrivateMounts(), *opening]
     if not recipe.ephemeral:
         steps.append(OpenLayer("d", recipe.folder + "/disk"))
     steps.append(Staging(folders))
-    steps += [Attach(name) for name in (*names.values(), *earlier)]
+    steps += [Attach(name) for name in (*names.values(), *earlier, *sources)]
     if recipe.ephemeral:
         limits = recipe.limits
         steps += [Tmpfs("d", "0755", limits.disk_bytes, limits.inodes, executable=True), MakeFolders(tuple(uppers))]
@@ -310,6 +343,7 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
         Devices("root/dev", tuple(DEVICES), tuple(DEVICE_LINKS.items()), TERMINALS, not identity.rootless),
         Tmpfs("root/dev/shm", "1777", recipe.limits.shared_memory_bytes, 4096, executable=True),
         ReadOnly("root/dev"),
+        *_show_mounts(recipe),
         Pivot(),
         Loopback(),
         Hostname(recipe.hostname),
@@ -322,7 +356,8 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
 
 def shown_by_host(recipe: Recipe) -> tuple[str, ...]:
     """Default trees: folders of the host that every sandbox shows, such as /usr."""
-    return tuple(tree.target for tree in recipe.trees if tree.target != "/" and tree.lowers[-1] == tree.target)
+    trees = (tree for tree in recipe.trees if tree.target != "/" and not tree.outside)
+    return tuple(tree.target for tree in trees if tree.lowers[-1] == tree.target)
 
 
 def plan_child(limits: Limits, *, soft_limits: bool) -> list[Step]:
@@ -362,15 +397,39 @@ BUILD_CAPABILITIES = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 10))
 
 def _name_layers(recipe: Recipe) -> tuple[dict[str, str], list[Step]]:
     names: dict[str, str] = {}
+    opening: list[Step] = []
     for tree in recipe.trees:
         for path in tree.lowers:
-            names.setdefault(path, f"l{len(names)}")
-    return names, [OpenLayer(name, path) for path, name in names.items()]
+            if path not in names:
+                names[path] = name = f"l{len(names)}"
+                opening.append(OpenSource(name, path, writable=False) if tree.outside else OpenLayer(name, path))
+    return names, opening
 
 
 def layer_name(number: int) -> str:
     """The short name of a layer, counted from the uppermost."""
     return f"s{number}"
+
+
+def source_name(number: int) -> str:
+    """The short name of a volume or a folder of the host."""
+    return f"v{number}"
+
+
+def source_path(recipe: Recipe, bound: Bound) -> str:
+    """Where the files of a mount are on the host; for a volume in an image, the launcher mounts that instead."""
+    if not bound.volume:
+        return bound.source
+    data_folder = os.path.dirname(os.path.dirname(recipe.folder))
+    return f"{data_folder}/volumes/{bound.source}/data"
+
+
+def _show_mounts(recipe: Recipe) -> list[Step]:
+    """The mount point of each mount, and then the mount."""
+    steps: list[Step] = []
+    for number, bound in enumerate(recipe.mounts):
+        steps += [MountPoint(bound.target), Show(source_name(number), bound.subpath, bound.target)]
+    return steps
 
 
 def _find_in_layers(recipe: Recipe, target: str) -> list[str]:

@@ -20,6 +20,23 @@ class Overlaid:
     target: str
     lowers: tuple[str, ...]
     writable: bool = False
+    outside: bool = False
+    """A folder of the host that the user asked for, which is no part of the base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A volume or a folder of the host, shown at `target`: what is written goes there."""
+
+    target: str
+    source: str
+    """The id of a volume, or the real path of a folder."""
+    volume: bool
+    subpath: str = ""
+    """A folder below the source; links on it are not followed."""
+    writable: bool = False
+    exclusive: bool = False
+    """No other sandbox may use the volume at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +80,23 @@ class Recipe:
     """Small text files that are written before anything runs: path → content. A path that ends in "/" is a folder."""
     layers: tuple[Layer, ...] = ()
     """Between the base and new writes, uppermost first."""
+    mounts: tuple[Bound, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As a message."""
-        return asdict(self)
+        """As a message, and as stored. Earlier versions know no mounts: so those are left out if there are none."""
+        data = asdict(self)
+        if not self.mounts:
+            del data["mounts"]
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Recipe:
         """The inverse of `to_json`."""
-        trees = tuple(Overlaid(t["target"], tuple(t["lowers"]), t["writable"]) for t in data["trees"])
+        trees = tuple(Overlaid(**{**tree, "lowers": tuple(tree["lowers"])}) for tree in data["trees"])
         layers = tuple(Layer(**layer) for layer in data.get("layers", ()))
-        return cls(**{**data, "trees": trees, "layers": layers, "limits": Limits(**data["limits"])})
+        mounts = tuple(Bound(**bound) for bound in data.get("mounts", ()))
+        parts = {"trees": trees, "layers": layers, "mounts": mounts, "limits": Limits(**data["limits"])}
+        return cls(**{**data, **parts})
 
 
 @dataclass(frozen=True, slots=True)

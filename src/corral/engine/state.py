@@ -7,6 +7,7 @@ A data folder holds:
     base/FORMAT-HASH/   the generated part of the system (never changed)
     sandboxes/ID/       lock, state.json, disk or disk.img, keeper.sock, logs/
     layers/, snapshots/ files that sandboxes had written at some moment (see `layers.py`)
+    volumes/            named folders that sandboxes mount (see `volumes.py`); missing until the first is created
     trash/              what is being deleted
     disks/, packages/, runtimes/, server/
 
@@ -45,6 +46,7 @@ class DataFolder:
         self.sandboxes = self.path / "sandboxes"
         self.layers = self.path / "layers"
         self.snapshots = self.path / "snapshots"
+        self.volumes = self.path / "volumes"
         self.trash = self.path / "trash"
         self.trash_lock = self.path / "trash.lock"
         self._founding = self.path / "founding.lock"

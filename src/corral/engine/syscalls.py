@@ -44,7 +44,7 @@ MNT_DETACH = 2
 
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 AT_FDCWD, AT_EMPTY_PATH = -100, 0x1000
-MOVE_MOUNT_F_EMPTY_PATH = 0x04
+MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 0x1, 0x2, 0x4, 0x8
 MOUNT_ATTR_IDMAP = 0x00100000
 FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 0, 1, 6
@@ -98,6 +98,18 @@ def open_tree(path: str) -> int:
     """A detached copy of the mount at `path`, as a descriptor."""
     flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC
     return _raw(_NR_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags, what=f"open_tree {path}")
+
+
+def open_tree_at(folder_fd: int) -> int:
+    """A detached copy of the mount that a folder is in, with that folder as its root."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH
+    return _raw(_NR_OPEN_TREE, folder_fd, b"", flags, what="open_tree")
+
+
+def move_mount_onto(tree_fd: int, folder_fd: int) -> None:
+    """Attach a detached mount on an open folder."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH
+    _raw(_NR_MOVE_MOUNT, tree_fd, b"", folder_fd, b"", flags, what="move_mount")
 
 
 def move_mount(tree_fd: int, target: str) -> None:

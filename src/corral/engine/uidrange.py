@@ -195,8 +195,9 @@ def _name_holders(locks: int | None) -> str:
     return f", by sandboxes of the data folders: {', '.join(shown[:_SHOWN_HOLDERS] + rest)}"
 
 
-def make_shift(*extents: tuple[int, int, int]) -> int:
-    """A user namespace for idmapped mounts. Each extent: the first id on disk, the first id shown, how many.
+def make_shift(*extents: tuple[int, int, int], groups: tuple[tuple[int, int, int], ...] = ()) -> int:
+    """A user namespace for idmapped mounts. Each extent: the first id on disk, the first id shown, how many. `groups`
+    are those of group ids, if they differ.
 
     Raises: OSError if the kernel refuses.
     """
@@ -209,8 +210,8 @@ def make_shift(*extents: tuple[int, int, int]) -> int:
     os.close(reader)
     try:
         proc = Path(f"/proc/{pid}")
-        for name in ("uid_map", "gid_map"):
-            (proc / name).write_text("\n".join(" ".join(map(str, extent)) for extent in extents))
+        for name, mapped in (("uid_map", extents), ("gid_map", groups or extents)):
+            (proc / name).write_text("\n".join(" ".join(map(str, extent)) for extent in mapped))
         return os.open(proc / "ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(writer)

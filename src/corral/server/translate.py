@@ -42,6 +42,11 @@ TABLE: tuple[tuple[type[errors.CorralError], int, str | None, str], ...] = (
     (errors.PolicyError, 403, None, ""),
     (errors.RunFolderError, 409, None, ""),
     (errors.JudgeError, 409, None, ""),
+    (errors.VolumeNotFoundError, 404, None, "not found"),
+    (errors.VolumeExistsError, 409, "CONFLICT", "already exists"),
+    (errors.VolumeInUseError, 409, "CONFLICT", "in use"),
+    (errors.MountError, 400, None, ""),
+    (errors.VolumeError, 409, None, ""),
     (errors.SnapshotNotFoundError, 404, None, "not found"),
     (errors.SandboxError, 409, None, ""),
 )

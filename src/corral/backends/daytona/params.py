@@ -21,6 +21,7 @@ def refuse_unsupported(spec: Spec) -> None:
         "venv=": (spec.venv is not None, "host folders can't be mounted: use an image"),
         "ephemeral=": (spec.ephemeral, "leave it out: an owned sandbox is deleted with its files"),
         "a limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is supported"),
+        "mounts=": (bool(spec.mounts), "use the vendor's SDK for its volumes, or backend='embedded'"),
         "hostname=": (spec.hostname != "corral", "leave it out"),
     }
     refuse_given("daytona", unsupported)

@@ -14,9 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import detached, keepers, seam, settings
+from corral.backends.embedded import detached, keepers, mounting, seam, settings
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
+from corral.backends.embedded.hostfolders import Permitted, read_host_folders
 from corral.backends.embedded.sandbox import (
     EmbeddedSandbox,
     Grip,
@@ -37,7 +38,7 @@ from corral.engine.recipe import Layer, Limits, Recipe
 from corral.engine.state import DataFolder, note_limits, read_state
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SandboxStoppedError
 from corral.protocol import Backend, Command, DetachedOptions, OnEvent, refuse_given
-from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo
+from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo, VolumeInfo
 from corral.sessions.detached import DetachedProgram
 from corral.spec import LimitOptions, Resources, Spec, as_another, check_name
 
@@ -47,7 +48,7 @@ _GROUND_ATTEMPTS = 5
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
-    "resize", "dial", "expose",
+    "resize", "dial", "expose", "volumes",
 }  # fmt: skip
 
 
@@ -56,7 +57,12 @@ class EmbeddedBackend(Backend):
 
     name = NAME
 
-    def __init__(self, data_folder: Path | str | None = None) -> None:
+    def __init__(
+        self, data_folder: Path | str | None = None, *, host_folders: str | Sequence[str] | None = None
+    ) -> None:
+        """`host_folders` are those that sandboxes may mount, such as ["~/data", "~/project:rw"]; by default those of
+        `CORRAL_HOST_FOLDERS`."""
+        self._host_folders: tuple[Permitted, ...] = read_host_folders(host_folders)
         folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
         self.data_folder = folder
         self.grounds = Grounds(folder)
@@ -76,10 +82,12 @@ class EmbeddedBackend(Backend):
 
     async def _make(self, spec: Spec) -> EmbeddedSandbox:
         await self._refuse_unkept(spec.resources, op="create")
+        mounts, overlaid = mounting.find_mounts(spec, self._host_folders, data_folder=self.data_folder)
         for patience in reversed(range(_GROUND_ATTEMPTS)):
             ground = await self.grounds.prepare(spec)
             sandbox_id = str(uuid.uuid4())
             recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
+            recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
             before = self.grounds.identify(ground.trees)
             try:
                 ours = await self._launch(recipe)
@@ -322,6 +330,15 @@ class EmbeddedBackend(Backend):
     async def delete_snapshot(self, snapshot_id: str) -> None:
         with mapped(op="delete_snapshot"):
             await asyncio.to_thread(delete_snapshot, self.data_folder, snapshot_id)
+
+    async def create_volume(self, name: str, *, size_bytes: int | str | None = None, owner: str = "") -> VolumeInfo:
+        return await mounting.create_volume(self.data_folder, name, size_bytes=size_bytes, owner=owner)
+
+    async def list_volumes(self, *, owner: str = "") -> Sequence[VolumeInfo]:
+        return await mounting.list_volumes(self.data_folder, owner=owner)
+
+    async def delete_volume(self, volume: str, *, owner: str = "") -> None:
+        await mounting.delete_volume(self.data_folder, volume, owner=owner)
 
     def find_layers(self, spec: Spec) -> tuple[Layer, ...]:
         """The layers of a sandbox of this spec above the base. Raises: SnapshotNotFoundError."""

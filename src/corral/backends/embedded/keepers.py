@@ -16,6 +16,7 @@ from typing import Any
 
 from corral.backends.embedded import seam
 from corral.backends.embedded.datafolder import open_data
+from corral.backends.embedded.mounting import describe_mount
 from corral.backends.embedded.sandbox import EmbeddedSandbox, Grip, stopped_error
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep, wire
@@ -25,6 +26,7 @@ from corral.engine.layers import LayerStore
 from corral.engine.state import SOCKET_NAME, DataFolder, is_held, read_state
 from corral.errors import SandboxGoneError, SpecError
 from corral.inside.nolinks import on_error, opened
+from corral.mount import Mount
 from corral.requirement import check_packages
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import Lifetime, Resources, Spec
@@ -56,6 +58,8 @@ def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, en
             "ephemeral": spec.ephemeral,
             "packages": list(spec.packages),
             "resources": asdict(spec.resources),
+            # Earlier versions know no mounts.
+            **({"mounts": [describe_mount(mount) for mount in spec.mounts]} if spec.mounts else {}),
         },
     }
 
@@ -185,6 +189,7 @@ def spec_from(info: dict[str, Any]) -> Spec:
     """The spec of a detached sandbox, as far as its keeper has stored it."""
     kept = dict(info["spec"])
     kept["packages"] = tuple(filter(_is_named, kept.get("packages", ())))
+    kept["mounts"] = tuple(Mount(**mount) for mount in kept.get("mounts", ()))
     resources = Resources(**kept.pop("resources")).as_usual()  # unsupported limits were refused at its creation
     lifetime = Lifetime(seconds=info.get("lifetime_seconds"), idle_seconds=info.get("idle_seconds"))
     return Spec(**kept, name=info.get("name"), labels=info.get("labels", {}), resources=resources, lifetime=lifetime)

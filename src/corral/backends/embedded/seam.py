@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from corral.base.process import start_error
 from corral.engine import errors as engine
-from corral.engine import wire
+from corral.engine import mounts, wire
 from corral.engine.client import not_sent
 from corral.engine.errors import GoneError, ProtocolError
 from corral.engine.wire import Message
@@ -23,10 +23,14 @@ from corral.errors import (
     CorralError,
     EngineFaultError,
     HostExhaustedError,
+    MountError,
     SandboxError,
     SandboxPausedError,
     SnapshotNotFoundError,
     SpecError,
+    VolumeExistsError,
+    VolumeInUseError,
+    VolumeNotFoundError,
     gone,
 )
 from corral.inside.nolinks import opened
@@ -207,6 +211,8 @@ def translate(error: engine.EngineError, *, sandbox_id: str | None, op: str) -> 
         return gone(sandbox_id, op=op)
     if isinstance(error, engine.ExhaustedError):
         return HostExhaustedError(text, sandbox_id=sandbox_id, op=op, hint=error.hint)
+    if isinstance(error, engine.SetupError) and error.step in mounts.HINTS:
+        return MountError(text, sandbox_id=sandbox_id, op=op, hint=error.hint or mounts.HINTS[error.step])
     if isinstance(error, engine.UnsupportedError | engine.SetupError):
         return BackendUnavailableError(text, sandbox_id=sandbox_id, op=op, hint=error.hint or "run `corral doctor`")
     if isinstance(error, engine.RefusedError) and error.code in _REFUSALS:
@@ -223,6 +229,10 @@ _REFUSALS: dict[str, tuple[type[CorralError], str]] = {
     "too_deep": (CapabilityError, "copy its files into a new sandbox"),
     "no_such_limit": (CapabilityError, "capabilities() lists the limits that are enforced here"),
     "not_still": (SandboxError, "try again"),
+    "no_volume": (VolumeNotFoundError, "create it: `corral volume create NAME`, or Volume.create(name)"),
+    "volume_exists": (VolumeExistsError, "take another name, or delete that one"),
+    "volume_in_use": (VolumeInUseError, "close or delete those sandboxes first"),
+    "no_quota": (CapabilityError, "leave the size out"),
     "os": (BackendUnavailableError, "check that the data folder has free space"),
 }
 """Requests that the engine refuses: its code → the error, and its hint."""

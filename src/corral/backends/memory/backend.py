@@ -155,5 +155,6 @@ def _refuse_what_is_missing(spec: Spec) -> None:
         "packages": (bool(spec.packages), hint),
         "venv": (spec.venv is not None, hint),
         "snapshot": (spec.snapshot is not None, hint),
+        "mounts": (bool(spec.mounts), hint),
     }
     refuse_given("memory", unsupported)

@@ -125,6 +125,7 @@ def _refuse_unsupported(spec: Spec) -> None:
         "venv": (spec.venv is not None, "put its bin folder on PATH: env={'PATH': …}"),
         "ephemeral": (spec.ephemeral, "set TMPDIR to a folder in memory"),
         "snapshot": (spec.snapshot is not None, "copy files with files.upload"),
+        "mounts": (bool(spec.mounts), "its programs see the host's own folders"),
         "idle_seconds": (spec.lifetime.idle_seconds is not None, "use lifetime seconds instead"),
     }
     refuse_given(NAME, unsupported)

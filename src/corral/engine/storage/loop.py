@@ -23,7 +23,8 @@ from corral.engine.storage.copying import copy_sparse
 from corral.engine.storage.folder import make_uppers
 from corral.inside.nolinks import on_error, opened
 
-_LOOP_CTL_GET_FREE, _LOOP_CONFIGURE, _LOOP_SET_CAPACITY = 0x4C82, 0x4C0A, 0x4C07
+_LOOP_CTL_GET_FREE, _LOOP_CONFIGURE, _LOOP_SET_CAPACITY, _LOOP_GET_STATUS = 0x4C82, 0x4C0A, 0x4C07, 0x4C05
+_LOOP_STATUS_BYTES = 232
 _RESIZE_EXT4, _FREEZE, _THAW = 0x40086610, 0xC0045877, 0xC0045878
 _BLOCK_BYTES = 4096
 _READ_ONLY, _AUTOCLEAR = 1, 4
@@ -33,6 +34,7 @@ _NO_ACCESS_TIME = 0x10
 _SMALLEST_BYTES = 4 * 1024 * 1024
 _INODE_BYTES = 256
 _TABLES_BYTES = 2 * 1024 * 1024
+_JOURNAL_BYTES = 4 * 1024 * 1024
 _MAX_TEMPLATES = 8
 _UNFINISHED_SECONDS = 3600.0
 _ATTEMPTS = 3
@@ -160,6 +162,56 @@ def _mount(image: str, flags: tuple[str, ...], *, read_only: bool = False) -> in
     device_fd, device = _attach_loop(image, read_only=read_only)
     with opened(device_fd):
         return syscalls.make_filesystem_mount("ext4", device, flags=flags, attributes=attributes)
+
+
+def make_lasting(image: str, size_bytes: int, inodes: int, *, owners: tuple[int, int]) -> None:
+    """A file system that is to survive a power cut, with an empty root folder of these owners. Raises: OSError."""
+    with open(image, "xb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.truncate(_image_bytes(size_bytes, inodes) + _JOURNAL_BYTES)
+    options = f"-q -F -b 4096 -m 0 -O ^resize_inode -J size={_JOURNAL_BYTES >> 20} -N {inodes} -I {_INODE_BYTES}"
+    _run("mkfs.ext4", *options.split(), "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", image)
+    with opened(mount_lasting(image)) as mount:
+        os.rmdir("lost+found", dir_fd=mount)
+        os.chown(".", *owners, dir_fd=mount)
+        os.chmod(".", 0o755, dir_fd=mount)
+
+
+def mount_lasting(image: str) -> int:
+    """A detached mount of an image that several processes may mount at the same time.
+
+    All of them share one loop device and one file system, since two devices on one file would destroy it.
+
+    Raises:
+        OSError: EBUSY, its device does not come free.
+    """
+    with opened(os.open(image, os.O_RDONLY | os.O_CLOEXEC)) as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)  # until it is mounted
+        device_fd, device = _find_device(image) or _attach_loop(image)
+        with opened(device_fd):
+            attributes = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV | _NO_ACCESS_TIME
+            flags = ("noinit_itable", "discard")
+            return syscalls.make_filesystem_mount("ext4", device, flags=flags, attributes=attributes)
+
+
+def _find_device(image: str) -> tuple[int, str] | None:
+    """The loop device of an image, kept by its descriptor. Waits while one is being released."""
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    wanted = os.stat(image)
+    while devices := _devices_on(image):
+        for device in devices:
+            with contextlib.suppress(OSError):
+                device_fd = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+                with on_error(os.close, device_fd):
+                    status = bytearray(_LOOP_STATUS_BYTES)
+                    fcntl.ioctl(device_fd, _LOOP_GET_STATUS, status)
+                    if struct.unpack_from("=QQ", status)[1] == wanted.st_ino:
+                        return device_fd, device
+                os.close(device_fd)
+        if time.monotonic() >= deadline:
+            raise OSError(errno.EBUSY, "its device does not come free")
+        time.sleep(0.002)
+    return None
 
 
 def freeze(mount_fd: int) -> None:
