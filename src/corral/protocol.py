@@ -50,7 +50,7 @@ from corral.results import (
     SnapshotInfo,
     VolumeInfo,
 )
-from corral.spec import USER, LimitOptions, NetworkPolicy, Spec
+from corral.spec import USER, LimitOptions, NetworkPolicy, Secret, Spec
 
 if TYPE_CHECKING:
     from corral.base.files import AsyncFiles
@@ -324,6 +324,10 @@ class SandboxPrimitives(ABC):
     async def set_network(self, policy: NetworkPolicy) -> None:
         """Change what may be reached; connections that are no longer permitted end."""
         self.lacks("set_network")
+
+    async def set_secrets(self, secrets: Sequence[Secret]) -> None:
+        """Replace the secrets. Programs that start later see new variables; a placeholder that is there stays."""
+        self.lacks("secrets")
 
     def count_denials(self) -> int:
         """How many attempts to reach the network were refused so far. Called around each program: it must be cheap."""

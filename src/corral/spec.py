@@ -13,7 +13,14 @@ from corral.errors import CorralError, InvalidCommandError, SpecError, did_you_m
 from corral.image import Image
 from corral.mount import Mount, read_mounts
 from corral.network.rules import Rule, RuleError, read_rule
-from corral.network.substitution import check_header, check_placeholder, check_value, overlap, read_hosts
+from corral.network.substitution import (
+    check_header,
+    check_placeholder,
+    check_value,
+    make_placeholder,
+    overlap,
+    read_hosts,
+)
 from corral.requirement import check_packages
 from corral.results import OWNER_LABELS
 
@@ -348,13 +355,28 @@ def check_secrets(secrets: Sequence[Secret], env: Mapping[str, str]) -> tuple[Se
     if len(secrets) > MAX_SECRETS:
         raise SpecError(f"{len(secrets)} secrets are more than {MAX_SECRETS}", hint="use fewer")
     names = [each.name for each in secrets]
-    placeholders = [each.placeholder for each in secrets if each.placeholder is not None]
     for name in names:
         if names.count(name) > 1 or name in env:
             raise SpecError(f"the variable {name!r} is given twice", hint="as a secret, or in env=")
-    if len(set(placeholders)) < len(placeholders):
-        raise SpecError("two secrets have the same placeholder", hint="leave it out")
+    placed: dict[str, object] = {}
+    for each in secrets:
+        meant = (each.value, each.hosts, each.header)
+        if each.placeholder is not None and placed.setdefault(each.placeholder, meant) != meant:
+            raise SpecError(f"the secret {each.name!r} has the placeholder of another one", hint="leave it out")
     return tuple(secrets)
+
+
+def place_secrets(secrets: Sequence[Secret], before: Sequence[Secret] = ()) -> tuple[Secret, ...]:
+    """The secrets with a placeholder each: the given one, that of a secret of the same name before, or a random one."""
+    known = {each.name: each.placeholder for each in before}
+    return tuple(
+        replace(each, placeholder=each.placeholder or known.get(each.name) or make_placeholder()) for each in secrets
+    )
+
+
+def placeholders(secrets: Sequence[Secret]) -> dict[str, str]:
+    """What programs see: the variables, with placeholders."""
+    return {each.name: each.placeholder for each in secrets if each.placeholder is not None}
 
 
 def check_reach(secrets: Sequence[Secret], network: NetworkPolicy) -> None:

@@ -19,21 +19,22 @@ import httpx
 import pytest
 from daytona import (
     CreateSandboxFromSnapshotParams,
+    CreateSecretParams,
     CreateSnapshotParams,
     Daytona,
     DaytonaError,
     ListSandboxesQuery,
     Resources,
     Sandbox,
+    Secret,
+    UpdateSecretParams,
 )
 from daytona._sync import daytona as sync_daytona
 from daytona._sync import sandbox as sync_sandbox
 from daytona._sync import secret, snapshot, volume, warm_pool
 from daytona_api_client import ApiClient, SandboxState
 from daytona_api_client import exceptions as api_errors
-from daytona_api_client.models.create_secret import CreateSecret
 from daytona_api_client.models.create_warm_pool import CreateWarmPool
-from daytona_api_client.models.update_secret import UpdateSecret
 from daytona_api_client.models.update_warm_pool import UpdateWarmPool
 from pydantic import BaseModel
 
@@ -52,6 +53,7 @@ class World:
     box: Sandbox
     made: list[Sandbox] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
 
     def name(self, word: str) -> str:
         return f"{word}-{uuid.uuid4().hex[:8]}"
@@ -59,6 +61,13 @@ class World:
     def add(self, box: Sandbox) -> Sandbox:
         self.made.append(box)
         return box
+
+    def secret(self) -> Secret:
+        """A stored secret."""
+        given = CreateSecretParams(name=self.name("key"), value="value", hosts=["a.example.org"])
+        made = self.daytona.secret.create(given)
+        self.secrets.append(made.id)
+        return made
 
     def keep(self) -> str:
         """A snapshot of the sandbox."""
@@ -79,6 +88,8 @@ def world(daytona: Daytona, sandbox: Sandbox) -> Iterator[World]:
         daytona.delete(box)
     for name in made.snapshots:
         daytona.snapshot.delete(name)
+    for secret_id in made.secrets:
+        daytona.secret.delete(secret_id)
 
 
 def stop_and(world: World, call: Callable[[Sandbox], object]) -> Sandbox:
@@ -150,6 +161,14 @@ HERE: dict[str, Check] = {
     "get_snapshot_build_logs_url": lambda w: (
         daytona_api_client.SnapshotsApi(api(w)).get_snapshot_build_logs_url(w.daytona.snapshot.get("default").id).url
     ),
+    "create_secret": lambda w: w.secret().placeholder,
+    "get_secret": lambda w: w.daytona.secret.get(w.secret().id).hosts == ["a.example.org"],
+    "list_secrets_paginated": lambda w: w.secret().id in [each.id for each in w.daytona.secret.list(limit=200).items],
+    "update_secret": lambda w: (
+        w.daytona.secret.update(w.secret().id, UpdateSecretParams(description="new")).description == "new"
+    ),
+    "delete_secret": lambda w: w.daytona.secret.delete(w.secret().id) is None and bool(w.secrets.pop()),
+    "update_sandbox_secrets": lambda w: w.box.update_secrets({}) is None,
 }
 NOT_HERE: dict[str, Check] = {
     "get_build_logs_url": lambda w: w.box._sandbox_api.get_build_logs_url(w.box.id),
@@ -160,17 +179,11 @@ NOT_HERE: dict[str, Check] = {
     "revoke_ssh_access": lambda w: w.box.revoke_ssh_access("token"),
     "validate_ssh_access": lambda w: w.box.validate_ssh_access("token"),
     "update_network_settings": lambda w: w.box.update_network_settings(network_block_all=True),
-    "update_sandbox_secrets": lambda w: w.box.update_secrets({"A": "b"}),
     "get_push_access": lambda w: w.daytona._object_storage_api.get_push_access(),
     "list_volumes": lambda w: w.daytona.volume.list(),
     "create_volume": lambda w: w.daytona.volume.create("v"),
     "get_volume_by_name": lambda w: w.daytona.volume.get("v"),
     "delete_volume": lambda w: daytona_api_client.VolumesApi(api(w)).delete_volume("v"),
-    "list_secrets_paginated": lambda w: w.daytona.secret.list(),
-    "create_secret": lambda w: daytona_api_client.SecretApi(api(w)).create_secret(CreateSecret(name="a", value="b")),
-    "get_secret": lambda w: w.daytona.secret.get("s"),
-    "update_secret": lambda w: daytona_api_client.SecretApi(api(w)).update_secret("s", UpdateSecret(value="b")),
-    "delete_secret": lambda w: daytona_api_client.SecretApi(api(w)).delete_secret("s"),
     "list_warm_pools": lambda w: w.daytona.warm_pool.list(),
     "create_warm_pool": lambda w: daytona_api_client.WarmPoolsApi(api(w)).create_warm_pool(
         CreateWarmPool(snapshot="default", pool=1)

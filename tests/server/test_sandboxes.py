@@ -169,7 +169,7 @@ def test_one_that_pauses_by_itself_does_not_stop_by_itself(daytona: Daytona) -> 
         ({"gpu": 1}, 501, "GPU"),
         ({"kvm": True}, 501, "KVM"),
         ({"volumes": [{"volumeId": "v", "mountPath": "/v"}]}, 501, "volumes"),
-        ({"secrets": [{"A": "b"}]}, 501, "secrets"),
+        ({"secrets": [{"A": "b"}]}, 400, "secrets"),
         ({"networkAllowList": "10.0.0.0/8"}, 501, "network"),
         ({"buildInfo": {"dockerfileContent": "FROM a\nRUN b\n"}}, 501, "building"),
         ({"buildInfo": {"dockerfileContent": "FROM a"}}, 422, "no snapshot"),

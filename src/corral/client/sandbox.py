@@ -60,12 +60,14 @@ from corral.spec import (
     USER,
     LimitOptions,
     NetworkPolicy,
+    Secret,
     Spec,
     SpecOptions,
     check_argv,
     check_count,
     check_env,
     check_keywords,
+    check_secrets,
     check_size,
     check_timeout,
     choose_spec,
@@ -532,6 +534,15 @@ class AsyncSandbox:
         Raises: SpecError; CapabilityError if this backend can't.
         """
         await self._open.set_network(NetworkPolicy.parse(network))
+
+    async def set_secrets(self, secrets: Sequence[Secret]) -> None:
+        """Replace the secrets, or give a sandbox that was stopped its values again: nothing keeps them for it.
+
+        Programs that start later see new variables. A secret of the same name keeps its placeholder.
+
+        Raises: SpecError; CapabilityError if this backend can't.
+        """
+        await self._open.set_secrets(check_secrets(secrets, self.primitives.spec.env))
 
     async def expose(self, port: int, *, local_port: int | None = None, address: str | None = None) -> str:
         """Forward to a port of the sandbox's own loopback; returns a URL, for HTTP or any other TCP protocol.

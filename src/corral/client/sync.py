@@ -315,6 +315,7 @@ class Sandbox(Derived[AsyncSandbox]):
     resize = derive(AsyncSandbox.resize)
     expose = derive(AsyncSandbox.expose)
     set_network = derive(AsyncSandbox.set_network)
+    set_secrets = derive(AsyncSandbox.set_secrets)
     start = derive_as(AsyncSandbox.start, Process)
     start_recorded = derive_as(AsyncSandbox.start_recorded, Recorded)
     find_recorded = derive_as(AsyncSandbox.find_recorded, Recorded)

@@ -23,12 +23,14 @@ from corral.server.log import Metrics
 from corral.server.openapi import document
 from corral.server.orphans import adopt
 from corral.server.reconcile import reconcile
+from corral.server.secrets import Secrets
 from corral.server.sessionmemory import SessionMemory
 from corral.server.settings import ServerSettings
 from corral.server.snapshots import Snapshots
 from corral.server.sockets import OpenSockets
 from corral.server.store.database import Database
 from corral.server.store.rows import Sandbox
+from corral.server.store.vault import Vault
 from corral.server.tables import make_router
 
 
@@ -42,7 +44,10 @@ class Server:
         self.keyring = Keyring(database)
         self.sandboxes = Sandboxes(database, backend)
         self.snapshots = Snapshots(database, settings.defaults)
-        self.lifecycle = Lifecycle(backend=backend, sandboxes=self.sandboxes, snapshots=self.snapshots)
+        self.secrets = Secrets(database, Vault(settings.state_folder))
+        self.lifecycle = Lifecycle(
+            backend=backend, sandboxes=self.sandboxes, snapshots=self.snapshots, secrets=self.secrets
+        )
         self.guard = Guard(settings)
         door = Doorkeeper(self.keyring, bad_keys_per_minute=settings.limits.bad_keys_per_minute)
         self.admission = Admission(self.keyring, calls_per_key=settings.limits.calls_per_key)

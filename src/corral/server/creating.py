@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections.abc import Mapping
 
 from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
 from corral.server.faults import Fault, bad_request, unsupported
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
 from corral.server.wire.control import CreateBuildInfo, CreateSandbox, ResizeSandbox
-from corral.spec import HOME, USER, Resources, Spec, check_env, check_sizes
+from corral.spec import HOME, USER, Resources, Secret, Spec, check_env, check_sizes
 
 LANGUAGE_LABEL = "code-toolbox-language"
 LANGUAGES = ("python", "javascript", "typescript")
@@ -28,8 +29,6 @@ def refuse_unsupported(wanted: CreateSandbox) -> None:
     """Raises: Fault 501 for features that this server does not support; 400 for options that contradict each other."""
     if wanted.volumes:
         raise unsupported("volumes")
-    if wanted.secrets:
-        raise unsupported("secrets")
     if wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url:
         raise unsupported("network allow lists")
     if wanted.gpu:
@@ -58,8 +57,18 @@ def image_of(build: CreateBuildInfo | None) -> str | None:
     return found[1]
 
 
-def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot, defaults: Defaults) -> Sandbox:
-    """The row of the new sandbox. Raises: Fault 400; SpecError for env and labels, which is answered with 400 too."""
+def make_row(
+    wanted: CreateSandbox,
+    *,
+    organisation_id: str,
+    snapshot: Snapshot,
+    defaults: Defaults,
+    secrets: Mapping[str, str] | None = None,
+) -> Sandbox:
+    """The row of the new sandbox; `secrets` are the ids of secrets by variable.
+
+    Raises: Fault 400; SpecError for env and labels, which is answered with 400 too.
+    """
     sandbox_id = new_id()
     name = wanted.name if wanted.name is not None else sandbox_id
     if not name.isprintable() or name != name.strip() or "/" in name or name in (".", ".."):
@@ -97,6 +106,7 @@ def make_row(wanted: CreateSandbox, *, organisation_id: str, snapshot: Snapshot,
         auto_pause=wanted.auto_pause_interval or 0,
         auto_archive=archive_after(_or(wanted.auto_archive_interval, defaults.auto_archive_minutes), defaults=defaults),
         auto_delete=max(-1, _or(wanted.auto_delete_interval, defaults.auto_delete_minutes)),
+        secrets=dict(secrets or {}),
         destroy_at=time.time() + 60 * wanted.ttl_minutes if wanted.ttl_minutes else None,
     )
 
@@ -124,7 +134,7 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> Spec:
+def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str, secrets: tuple[Secret, ...] = ()) -> Spec:
     """The Spec for the backend; `organisation` is the owner's name for `corral sandbox list`. Raises: SpecError.
 
     Labels of clients stay in the server's database: those at the backend are the server's own. The name is one of them,
@@ -143,7 +153,7 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str) -> 
     workdir = row.labels.get(WORKDIR_LABEL, HOME)
     labels = {OWNER_LABEL: f"server:{organisation}", OWNER_ID_LABEL: row.id, OWNER_NAME_LABEL: row.name}
     engine_id = snapshot.engine_id if snapshot is not None else None
-    return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id)
+    return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id, secrets=secrets)
 
 
 def intent_of_resize(resize: ResizeSandbox) -> str:

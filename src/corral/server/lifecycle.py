@@ -21,6 +21,7 @@ from corral.server import log, steps
 from corral.server.creating import intent_of_resize
 from corral.server.faults import Fault, conflict
 from corral.server.living import Handle, LivingSandbox, Sandboxes
+from corral.server.secrets import Secrets
 from corral.server.settings import GIB
 from corral.server.snapshots import Snapshots
 from corral.server.store.rows import Sandbox
@@ -68,10 +69,11 @@ class Inventory:
 class Lifecycle:
     """Every change of a sandbox's state. One at a time for each sandbox, under its lock."""
 
-    def __init__(self, *, backend: Backend, sandboxes: Sandboxes, snapshots: Snapshots) -> None:
+    def __init__(self, *, backend: Backend, sandboxes: Sandboxes, snapshots: Snapshots, secrets: Secrets) -> None:
         self.backend = backend
         self.sandboxes = sandboxes
         self.snapshots = snapshots
+        self.secrets = secrets
         self.inventory = Inventory(backend)
         self._tasks: set[asyncio.Task[Any]] = set()
         sandboxes.look_after = lambda sandbox, handle: self.spawn(self._look_after(sandbox, handle))
@@ -242,8 +244,17 @@ class Lifecycle:
                 through = "restoring" if before == "archived" else "starting"
                 async with self._changing(sandbox, "start", through=through, to="started"):
                     sandbox.hold(await self.backend.start(sandbox.engine_id))
+                    await self._give_secrets(sandbox)
                     sandbox.may_have_orphans = False
             sandbox.touch()
+
+    async def _give_secrets(self, sandbox: LivingSandbox) -> None:
+        """A stopped sandbox has kept no values. One that can't take them starts without, which the log says."""
+        if sandbox.row.secrets and sandbox.handle is not None:
+            try:
+                await sandbox.handle.box.set_secrets(self.secrets.for_sandbox(sandbox.row))
+            except CorralError as error:
+                log.event("secrets not given", level=30, sandbox=sandbox.id, error=error)
 
     @_to_its_end
     async def pause(self, sandbox: LivingSandbox) -> None:

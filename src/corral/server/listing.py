@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from corral.server.faults import bad_request
-from corral.server.store.rows import Sandbox
+from corral.server.store.rows import Row, Sandbox
 from corral.server.wire.base import seconds_of
 from corral.server.wire.control import Filters, PageQuery, SandboxesQuery
 
@@ -41,13 +41,35 @@ class Cursor(msgspec.Struct, array_like=True):
 
 def page_of(rows: Iterable[Sandbox], query: SandboxesQuery) -> tuple[list[Sandbox], str | None]:
     """The page that a query asks for, and the cursor of the next. Raises: Fault 400."""
-    value_of = _ORDERS[query.sort]
+    return cut_page(filter_rows(rows, query), query, value_of=_ORDERS[query.sort])
+
+
+class ByCursor(Protocol):
+    """The query of a list by pages."""
+
+    cursor: str | None
+    limit: int
+
+    @property
+    def sort(self) -> str:
+        """What it is sorted by."""
+
+    @property
+    def order(self) -> str:
+        """`asc` or `desc`."""
+
+
+R = TypeVar("R", bound=Row)
+
+
+def cut_page(rows: Iterable[R], query: ByCursor, *, value_of: Callable[[R], Any]) -> tuple[list[R], str | None]:
+    """The page of sorted rows that a query asks for, and the cursor of the next. Raises: Fault 400."""
     down = query.order == "desc"
 
-    def place(row: Sandbox) -> tuple[Any, str]:
+    def place(row: R) -> tuple[Any, str]:
         return value_of(row), row.id
 
-    found = sorted(filter_rows(rows, query), key=place, reverse=down)
+    found = sorted(rows, key=place, reverse=down)
     if query.cursor is not None:
         after = _read_cursor(query)
         found = [row for row in found if (place(row) < after if down else place(row) > after)]
@@ -68,7 +90,7 @@ def numbered_page_of(rows: Iterable[Sandbox], query: PageQuery) -> tuple[list[Sa
     return found[begin : begin + query.limit], len(found)
 
 
-def _read_cursor(query: SandboxesQuery) -> tuple[Any, str]:
+def _read_cursor(query: ByCursor) -> tuple[Any, str]:
     text = query.cursor or ""
     try:
         packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -19,6 +19,7 @@ def refuse_unsupported(spec: Spec) -> None:
     unsupported = {
         "packages=": (bool(spec.packages), "install them in the image: Image.debian_slim().pip_install('numpy')"),
         "venv=": (spec.venv is not None, "host folders can't be mounted: use an image"),
+        "secrets=": (bool(spec.secrets), "store them at the service, or give values in env=, where programs see them"),
         "ephemeral=": (spec.ephemeral, "leave it out: an owned sandbox is deleted with its files"),
         "a limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is supported"),
         "mounts=": (bool(spec.mounts), "use the vendor's SDK for its volumes, or backend='embedded'"),

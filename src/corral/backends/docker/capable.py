@@ -21,6 +21,7 @@ def refuse_what_is_missing(spec: Spec) -> None:
         "ephemeral": (spec.ephemeral, "leave it out: containers always write to the daemon's disk"),
         "a list of hosts": (spec.network.mode == "allow", 'use network="none" or network="open"'),
         "mounts": (bool(spec.mounts), "bring files with files.upload, or use backend='embedded'"),
+        "secrets": (bool(spec.secrets), "use backend='embedded', or give values in env=, where programs see them"),
         "idle_seconds": (spec.lifetime.idle_seconds is not None, "use lifetime seconds instead"),
     }
     refuse_given("docker", unsupported)

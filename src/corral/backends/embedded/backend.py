@@ -404,6 +404,7 @@ class EmbeddedBackend(Backend):
 def _refuse_what_is_missing(spec: Spec) -> None:
     unsupported = {
         "images yet": (spec.image is not None, "use packages=[…] or venv= for Python packages, or backend='docker'"),
+        "secrets yet": (bool(spec.secrets), "give values in env=, where programs see them"),
         "network access yet": (spec.network.mode != "none", "bring files with files.upload, or use packages=[…]"),
     }
     refuse_given("embedded", unsupported)

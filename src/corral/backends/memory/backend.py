@@ -19,7 +19,7 @@ from corral.results import Capabilities, SandboxInfo
 from corral.spec import Spec
 
 NAME = "memory"
-POWERS = frozenset({"detach", "ephemeral", "watch"})
+POWERS = frozenset({"detach", "ephemeral", "watch", "secrets"})
 _SHELLS = ("bash", "sh")
 
 

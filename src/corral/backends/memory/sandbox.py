@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from corral.errors import WorkdirError, gone
 from corral.languages import Language, Runtime
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import SandboxInfo, SandboxUsage
-from corral.spec import HOME, USER, Lifetime, Spec
+from corral.spec import HOME, USER, Lifetime, Secret, Spec, place_secrets, placeholders
 
 if TYPE_CHECKING:
     from corral.backends.memory.backend import MemoryBackend
@@ -36,7 +36,7 @@ class Box:
 
     def __init__(self, spec: Spec, world: MemoryBackend) -> None:
         self.sandbox_id = str(uuid.uuid4())
-        self.spec = spec
+        self.spec = replace(spec, secrets=place_secrets(spec.secrets))
         self.world = world
         self.tree = FileTree(workdir=spec.workdir, limit_bytes=spec.resources.disk)
         self.processes: weakref.WeakSet[MemoryProcess] = weakref.WeakSet()
@@ -174,7 +174,14 @@ class MemorySandbox(SandboxPrimitives):
         return "script it: MemoryBackend(on_code=…), or backend.reply_code(…)"
 
     def base_env(self, user: str) -> Mapping[str, str]:
-        return {"PATH": "/usr/bin:/bin", "HOME": HOME, "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8"}
+        return {"PATH": "/usr/bin:/bin", "HOME": HOME, "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8"} | placeholders(
+            self._box.spec.secrets
+        )
+
+    async def set_secrets(self, secrets: Sequence[Secret]) -> None:
+        self._box.check()
+        placed = place_secrets(secrets, self._box.spec.secrets)
+        self.spec = self._box.spec = replace(self._box.spec, secrets=placed)
 
     # Life.
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from corral.results import timestamp
 from corral.server.faults import not_found
 from corral.server.routing import ApiCall, Table
+from corral.server.secrets import MAX_PER_ORGANISATION
 from corral.server.store.rows import Organisation
 from corral.server.wire import organisations as wire
+from corral.spec import MAX_SECRETS
 
 TABLE = Table("control")
 _MANY = 1_000_000
 """Sent where a client needs a number and there is no limit."""
 _PERMISSIONS = {
-    "write": ("write:sandboxes", "write:snapshots"),
+    "write": ("write:sandboxes", "write:snapshots", "manage:secrets"),
     "delete": ("delete:sandboxes", "delete:snapshots"),
 }
 """Daytona's permissions for our scopes. Its keys can always read, and run programs."""
@@ -43,6 +45,8 @@ def _show(call: ApiCall, row: Organisation) -> wire.OrganizationDto:
         max_cpu_per_sandbox=_or_many(row.max_cpu),
         max_memory_per_sandbox=_or_many(row.max_memory_gib),
         max_disk_per_sandbox=_or_many(row.max_disk_gib),
+        secret_quota=MAX_PER_ORGANISATION,
+        max_secrets_per_sandbox=MAX_SECRETS,
         default_region_id=call.server.settings.defaults.target,
         authenticated_rate_limit=call.server.settings.limits.rate_per_key,
         total_cpu_quota=row.max_cpu,

@@ -82,9 +82,15 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
         snapshot = server.snapshots.find(wanted.snapshot or BASE, organisation_id=organisation_id)
     if snapshot.state != "active":
         raise bad_request(f"the snapshot {snapshot.name!r} is {snapshot.state}, not active")
-    row = make_row(wanted, organisation_id=organisation_id, snapshot=snapshot, defaults=server.settings.defaults)
+    secrets = server.secrets.read(wanted.secrets, organisation_id=organisation_id)
+    if secrets:
+        await server.lifecycle.backend.need("secrets")
+    row = make_row(
+        wanted, organisation_id=organisation_id, snapshot=snapshot, defaults=server.settings.defaults, secrets=secrets
+    )
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
-    spec = make_spec(row, snapshot=snapshot, organisation=_organisation(call))
+    given = server.secrets.for_sandbox(row)
+    spec = make_spec(row, snapshot=snapshot, organisation=_organisation(call), secrets=given)
     row.request_token = token
     await server.lifecycle.create(row, lambda: server.lifecycle.backend.create(spec))
     server.metrics.sandboxes_made += 1
@@ -222,11 +228,15 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
         auto_archive_interval=source.auto_archive, auto_delete_interval=source.auto_delete,
     )  # fmt: skip
     base = server.snapshots.find(BASE, organisation_id=call.organisation_id)
-    row = make_row(wanted, organisation_id=source.organisation_id, snapshot=base, defaults=server.settings.defaults)
+    row = make_row(
+        wanted, organisation_id=source.organisation_id, snapshot=base, defaults=server.settings.defaults,
+        secrets=source.secrets,
+    )  # fmt: skip
     row.snapshot, row.set_env = source.snapshot, dict(source.set_env)
     row.git_hosts = list(source.git_hosts)  # its files are the same, and so are their remotes
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
-    spec = make_spec(row, snapshot=None, organisation=_organisation(call))
+    given = server.secrets.for_sandbox(row)
+    spec = make_spec(row, snapshot=None, organisation=_organisation(call), secrets=given)
 
     async def copy() -> AsyncSandbox:
         async with origin.locked():  # it may be about to stop, or to be resized

@@ -89,4 +89,21 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE snapshots ADD COLUMN user TEXT;
     """,
+    # 5: secrets, and the sandboxes that use them
+    """
+    CREATE TABLE secrets (
+        id TEXT PRIMARY KEY,
+        organisation_id TEXT NOT NULL REFERENCES organisations (id) ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        description TEXT,
+        placeholder TEXT NOT NULL UNIQUE,
+        hosts TEXT NOT NULL,
+        header TEXT NOT NULL,
+        sealed BLOB NOT NULL,
+        created_at REAL NOT NULL,
+        updated_at REAL NOT NULL,
+        UNIQUE (organisation_id, name)
+    ) STRICT;
+    ALTER TABLE sandboxes ADD COLUMN secrets TEXT NOT NULL DEFAULT '{}';
+    """,
 )

@@ -141,6 +141,8 @@ class Sandbox(Row, kw_only=True):
     """The secret that the keys for signing URLs are derived from."""
     request_token: str | None = None
     """A digest of the client's token for the request that created it: a repeated request gets this sandbox."""
+    secrets: dict[str, str] = {}
+    """Variables that hold placeholders, and the ids of their secrets."""
 
     @property
     def is_recoverable(self) -> bool:
@@ -171,3 +173,18 @@ class Snapshot(Row, kw_only=True):
     created_at: float = msgspec.field(default_factory=time.time)
     updated_at: float = msgspec.field(default_factory=time.time)
     used_at: float | None = None
+
+
+class Secret(Row, kw_only=True):
+    """A secret of an organisation; its value is encrypted."""
+
+    table = "secrets"
+    organisation_id: str
+    name: str
+    description: str | None = None
+    placeholder: str
+    hosts: list[str] = []
+    header: str
+    sealed: bytes
+    created_at: float = msgspec.field(default_factory=time.time)
+    updated_at: float = msgspec.field(default_factory=time.time)

@@ -30,8 +30,8 @@ class OrganizationDto(Answer, kw_only=True):
     max_cpu_per_sandbox: int
     max_memory_per_sandbox: int
     max_disk_per_sandbox: int
-    secret_quota: int = 0
-    max_secrets_per_sandbox: int = 0
+    secret_quota: int
+    max_secrets_per_sandbox: int
     snapshot_deactivation_timeout_minutes: int = 0
     default_queue_timeout: int | None = None
     sandbox_limited_network_egress: bool = False
