@@ -47,6 +47,7 @@ SANDBOXES = {
     "sandbox-rootless": (replace(RECIPE, trees=SHARED), ROOTLESS),
     "sandbox-ephemeral": (replace(RECIPE, ephemeral=True), ROOT),
     "sandbox-with-tools": (replace(RECIPE, trees=(*OWNED, *TOOLS), files=FILES, hostname="workbench"), ROOT),
+    "sandbox-with-network": (replace(RECIPE, trees=SHARED, redirect=True), ROOTLESS),
     "sandbox-on-layers": (replace(RECIPE, layers=LAYERS), ROOT),
     "sandbox-with-mounts": (replace(RECIPE, trees=(*OWNED, OVERLAID), mounts=MOUNTS), ROOT),
     "sandbox-with-mounts-rootless": (replace(RECIPE, trees=(*SHARED, OVERLAID), mounts=MOUNTS), ROOTLESS),

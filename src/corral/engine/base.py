@@ -18,6 +18,7 @@ from pathlib import Path
 from corral.engine.datafolder import make_part
 from corral.engine.errors import UnsupportedError
 from corral.engine.recipe import BASE_FIRST_UID, CODE_GID, CODE_UID, Overlaid
+from corral.network.inner import ADDRESS
 
 BIN = "/opt/corral/bin"
 FOLDER = "base"
@@ -25,7 +26,7 @@ CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """The certificates that the host trusts, where most programs look for them."""
 OWN_CERTIFICATES = "/etc/corral/ca-certificates.crt"
 """The same with the sandbox's own authority, if it has one: written by the file agent, so its folder is the user's."""
-_FORMAT = 7
+_FORMAT = 8
 """Raise it when the generated part changes, so that an older one is not used again."""
 
 _PREFIX = f"{_FORMAT}-"
@@ -69,7 +70,7 @@ _ETC = {
         f'*) export PATH="{BIN}:$HOME/.local/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" ;; esac\n'
     ),
     "protocols": "ip\t0\tIP\nicmp\t1\tICMP\ntcp\t6\tTCP\nudp\t17\tUDP\n",
-    "resolv.conf": "",
+    "resolv.conf": f"nameserver {ADDRESS}\noptions timeout:5 attempts:2\n",
     "services": "ssh\t22/tcp\ndomain\t53/udp\nhttp\t80/tcp\nhttps\t443/tcp\n",
     "shells": "/bin/sh\n/bin/bash\n",
 }

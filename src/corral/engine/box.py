@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from corral.engine import base, cgroup, mounts, sweep, syscalls, wire
-from corral.engine.client import check, receive_within
+from corral.engine import base, cgroup, mounts, redirect, sweep, syscalls, wire
+from corral.engine.client import check, receive_all_within, receive_within
 from corral.engine.errors import GoneError, SetupError, UnsupportedError
 from corral.engine.init import Init
 from corral.engine.layers import LayerStore
-from corral.engine.perform import DEVICE_LAYER, Stage, make_devices, open_layer, perform
+from corral.engine.perform import DEVICE_LAYER, Stage, bring_up_loopback, make_devices, open_layer, perform
 from corral.engine.plan import OpenLayer, layer_name, plan_sandbox, shown_by_host
 from corral.engine.private import find_private
 from corral.engine.recipe import BASE_FIRST_UID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
@@ -26,7 +27,9 @@ from corral.engine.state import DataFolder, read_state, write_state
 from corral.engine.storage import FolderStorage, LoopStorage, Storage, mount_layer
 from corral.engine.uidrange import UidRange, claim_range, lock_folder, make_shift
 from corral.engine.volumes import VolumeStore
+from corral.engine.window import Sockets, Window, choose_uid, receive_sockets
 from corral.inside.nolinks import on_error, opened
+from corral.network.inner import ADDRESS, PROXY_PORT
 
 _SETUP_SECONDS = 20.0
 _INIT_SECONDS = 5.0
@@ -69,6 +72,8 @@ class Box:
     group: cgroup.Group
     uids: UidRange | None
     disk_watch: DiskWatch | None
+    window: Window | None = None
+    """None if whoever asked for the sandbox gave no settings of a network."""
     disk_fd: int | None = None
     """The file system of a loop image, to freeze and to enlarge it."""
     keep_files: bool = False
@@ -88,6 +93,8 @@ class Box:
         """Remove what is left once init has ended."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
+        if self.window is not None:
+            self.window.end_gate()
         cgroup.remove(self.group.paths)
         if not self.keep_files:
             sweep.discard(data, self.folder)
@@ -108,6 +115,24 @@ class Box:
         wire.send(self.host, message)
         return check(receive_within(self.host, _INIT_SECONDS))
 
+    def open_window(self) -> None:
+        """Add what a sandbox needs to reach anything, if it was created without.
+
+        Raises:
+            UnsupportedError: this kernel can't.
+            GoneError: init does not answer.
+        """
+        if self.window is None:
+            raise UnsupportedError("the sandbox was created without a window")
+        if not self.window.has_listeners:
+            wire.send(self.host, {"op": "redirect"})
+            answer, descriptors = receive_all_within(self.host, _INIT_SECONDS)
+            with on_error(wire.close_all, descriptors):
+                check(answer)
+            sockets, transparent = _take_window(answer, descriptors)
+            self.window.add(sockets, transparent=transparent)
+        self.recipe = dataclasses.replace(self.recipe, redirect=True)
+
     def let_go(self) -> None:
         """Close the descriptors of a sandbox that another process holds now, or that has ended."""
         if self.disk_fd is not None:
@@ -115,6 +140,8 @@ class Box:
             self.disk_fd = None
         if self.disk_watch is not None:
             self.disk_watch.close()
+        if self.window is not None:
+            self.window.let_go()
         self.group.close()
         self.host.close()
         for descriptor in (self.pid_fd, self.lock_fd, *self.volume_locks):
@@ -141,8 +168,17 @@ class Resting:
     state: dict[str, Any]
 
 
-def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: Resting | None = None) -> Box:
+def make_box(
+    shop: Workshop,
+    recipe: Recipe,
+    owner: socket.socket,
+    *,
+    settings_fd: int | None = None,
+    resting: Resting | None = None,
+) -> Box:
     """Create a sandbox, or start a stopped one. On failure everything created is removed.
+
+    `settings_fd` has the settings of its network, and is closed here or with the sandbox.
 
     Raises:
         SetupError: the kernel refused a step.
@@ -150,6 +186,8 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
         RefusedError: one of its layers or volumes is missing, or a volume is in use.
     """
     with contextlib.ExitStack() as undo:
+        if settings_fd is not None:
+            undo.callback(os.close, settings_fd)
         if resting is not None:
             undo.callback(os.close, resting.lock_fd)
         volume_locks = VolumeStore(shop.data).claim(recipe.mounts)
@@ -201,14 +239,21 @@ def make_box(shop: Workshop, recipe: Recipe, owner: socket.socket, *, resting: R
         pid_fd = os.pidfd_open(pid)
         undo.callback(os.close, pid_fd)
         undo.callback(_kill_and_reap, pid)
-        _guide_setup(shop, recipe, identity, group, pid, host, held)
+        sockets, transparent = _guide_setup(shop, recipe, identity, group, pid, host, held)
         undo.pop_all()
     watch = None
     if isinstance(storage, FolderStorage):
         watch = DiskWatch(str(folder / "disk"), recipe.limits.disk_bytes, recipe.limits.inodes)
-    keep = resting is not None
+    window = None
+    if settings_fd is not None:
+        gate_uid = choose_uid(uids.first) if uids else None
+        window = Window(folder, pid_fd, sockets, settings_fd, transparent=transparent, gate_uid=gate_uid)
+    else:
+        for sock in sockets.values():
+            sock.close()
     return Box(
-        recipe, folder, lock_fd, pid, pid_fd, host, group, uids, watch, disk_fd=disk_root, keep_files=keep,
+        recipe, folder, lock_fd, pid, pid_fd, host, group, uids, watch,
+        window=window, disk_fd=disk_root, keep_files=resting is not None,
         volume_locks=volume_locks,
     )  # fmt: skip
 
@@ -284,6 +329,21 @@ def can_make_devices() -> bool:
     return True
 
 
+def can_redirect() -> bool:
+    """True if connections of a sandbox can be redirected to its window: tried in a namespace of its own."""
+    try:
+        pid = syscalls.clone(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNET)
+    except OSError:
+        return False
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            bring_up_loopback()
+            redirect.install(redirect.listen(ADDRESS, PROXY_PORT))
+            os._exit(0)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 NAMESPACE_HINT = (
     "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces>0; on "
     "Ubuntu 23.10 or later also kernel.apparmor_restrict_unprivileged_userns=0 or an AppArmor profile), or run as root"
@@ -320,7 +380,7 @@ def _be_init(
             oom_fd=oom_fd,
             memory_limited=bool(message["memory_limited"]),
         )
-        wire.send(inner, {"ready": True})
+        stage.send_window(inner, {"ready": True})
         init.run()
     except SetupError as error:
         wire.send(inner, {"error": str(error), "step": error.step, "errno": error.errno})
@@ -339,10 +399,11 @@ def _guide_setup(
     pid: int,
     host: socket.socket,
     descriptors: dict[str, int],
-) -> None:
+) -> tuple[Sockets, bool]:
     """Give the waiting child its ids, its groups and its layers, and wait until it is ready.
 
-    `descriptors` holds the disk, if there is one; all of them are sent and closed.
+    Returns the sockets of its window, and whether connections come to them by themselves. `descriptors` holds the
+    disk, if there is one; all of them are sent and closed.
     """
     try:
         _write_maps(pid, identity)
@@ -368,10 +429,11 @@ def _guide_setup(
         wire.close_all(list(descriptors.values()))
         descriptors.clear()
     try:
-        answer = receive_within(host, _SETUP_SECONDS)
+        answer, received = receive_all_within(host, _SETUP_SECONDS)
     except GoneError as error:
         raise SetupError(f"init did not finish its set-up: {error}", step="init") from error
     if "ready" not in answer:
+        wire.close_all(received)
         asked_for = answer.get("step") in mounts.HINTS
         raise SetupError(
             str(answer.get("error")) if asked_for else f"the kernel refused a step: {answer.get('error')}",
@@ -379,6 +441,17 @@ def _guide_setup(
             errno=int(answer.get("errno", 0)),
             hint=_setup_hint(answer),
         )
+    try:
+        return _take_window(answer, received)
+    except UnsupportedError:
+        if recipe.redirect:
+            raise
+        return {}, False  # an old kernel: lookups are refused, not answered
+
+
+def _take_window(answer: wire.Message, descriptors: list[int]) -> tuple[Sockets, bool]:
+    """The sockets of a window and whether connections come to them by themselves. Raises: as `receive_sockets`."""
+    return receive_sockets(answer.get("window"), descriptors), answer.get("transparent") is True
 
 
 def _find_private(shop: Workshop, recipe: Recipe) -> list[str]:

@@ -166,6 +166,13 @@ def not_sent(error: OSError) -> EngineError:
 
 def receive_within(sock: socket.socket, timeout: float) -> wire.Message:
     """The next message of a socket. Raises: GoneError at its end or after the timeout."""
+    message, descriptors = receive_all_within(sock, timeout)
+    wire.close_all(descriptors)
+    return message
+
+
+def receive_all_within(sock: socket.socket, timeout: float) -> tuple[wire.Message, list[int]]:
+    """As `receive_within`, with the descriptors, which the caller closes."""
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     if not poll.poll(timeout * 1000):
@@ -173,8 +180,7 @@ def receive_within(sock: socket.socket, timeout: float) -> wire.Message:
     received = wire.receive(sock)
     if received is None:
         raise GoneError("the peer has closed the connection")
-    wire.close_all(received[1])
-    return received[0]
+    return received
 
 
 def check(answer: wire.Message) -> wire.Message:

@@ -21,9 +21,10 @@ from corral.engine.call import Call
 from corral.engine.child import Program, program_steps
 from corral.engine.counting import LOOK_SECONDS, LockWatch, SharedWatch
 from corral.engine.dialling import begin_dial
-from corral.engine.errors import ExhaustedError, RefusedError, describe
+from corral.engine.errors import ExhaustedError, RefusedError, SetupError, describe
 from corral.engine.pausing import Pausing
-from corral.engine.perform import Stage
+from corral.engine.perform import Stage, perform
+from corral.engine.plan import plan_redirect
 from corral.engine.recipe import CODE_GID, CODE_UID, Limits
 from corral.engine.soft import MemoryWatch, count_processes
 from corral.engine.spare import Spare
@@ -109,6 +110,8 @@ class Init:
             self._end_all("disk")
         elif operation in ("pause", "resume", "hold", "release"):
             wire.send(self._host, self._stand_still(str(operation)))
+        elif operation == "redirect":
+            self._redirect()
         elif operation == "limits":
             self._set_limits(Limits(**message["limits"]))
             wire.send(self._host, {"ok": True})
@@ -127,6 +130,16 @@ class Init:
         if done is False:
             return {"error": "not_still", "text": "a process waits for something and can't be stopped now"}
         return {"ok": True}
+
+    def _redirect(self) -> None:
+        """Give the host side the listeners, because the sandbox may reach something from now on."""
+        self._stage.recipe = dataclasses.replace(self._stage.recipe, redirect=True)
+        try:
+            perform(plan_redirect(self._stage.recipe), self._stage)
+        except SetupError as error:
+            wire.send(self._host, describe(error))
+            return
+        self._stage.send_window(self._host, {"ok": True})
 
     def _set_limits(self, limits: Limits) -> None:
         """Set the limits of later programs; the kernel's own limits have been set from outside."""

@@ -21,15 +21,15 @@ from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
 from corral.engine.errors import EngineError, ExhaustedError
-from corral.engine.powers import OPERATIONS, Powers
+from corral.engine.powers import OPERATIONS, Powers, change_network
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.records import Records
 from corral.engine.sampling import WALKING_SECONDS
 from corral.engine.state import LOCK_NAME, SOCKET_NAME, DataFolder, read_state, write_state
 from corral.inside.ready import Loop
 
-VERSION = 2
-"""2: programs are started by `record` alone; 1 had `run` as well."""
+VERSION = 3
+"""2: programs are started by `record` alone; 1 had `run` as well. 3: `network`."""
 _LOOK_SECONDS = 0.5
 _INIT_SECONDS = 5.0
 _BREATH_SECONDS = 0.05
@@ -52,6 +52,8 @@ def become_keeper(box: Box, data: DataFolder, info: dict[str, Any]) -> NoReturn:
             box.uids.sign(data.path)
         if box.disk_fd is not None:
             held.append(box.disk_fd)
+        if box.window is not None:
+            held += box.window.descriptors()
         if box.disk_watch is not None:
             box.disk_watch.close()  # with its descriptors: the keeper starts its own round
         syscalls.close_all_but(tuple(held))
@@ -109,6 +111,8 @@ class Keeper:
         self._records = Records(self._loop, str(box.folder / "records"), self._control, self._give_up, budget=budget)
         self._loop.watch(self._door.fileno(), self._accept)
         self._loop.watch(box.pid_fd, self._ended)
+        if box.window is not None:
+            box.window.attend(self._loop)
 
     def run(self) -> NoReturn:
         """Serve until the sandbox ends."""
@@ -190,13 +194,13 @@ class Keeper:
         self._last_use = time.monotonic()
         reply = socket.socket(fileno=descriptors.pop(0))
         try:
-            self._answer(message, reply)
+            self._answer(message, descriptors, reply)
         except (OSError, EngineError, KeyError, TypeError, ValueError) as error:
             wire.answer(reply, {"error": "refused", "text": f"{type(error).__name__}: {error}"})
         finally:
             wire.close_all(descriptors)
 
-    def _answer(self, message: wire.Message, reply: socket.socket) -> None:
+    def _answer(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         operation = message.get("op")
         if operation == "destroy":
             self._waiting.append(reply)
@@ -208,9 +212,12 @@ class Keeper:
             ours, theirs = wire.make_pair()
             with ours, theirs:
                 wire.send(self._box.host, {"op": "control"}, (theirs.fileno(),))
-                wire.answer(reply, {"ok": True}, (ours.fileno(),))
+                proxy_port = self._box.window.proxy_port if self._box.window is not None else None
+                wire.answer(reply, {"ok": True, "proxy_port": proxy_port}, (ours.fileno(),))
         elif operation in OPERATIONS:
             self._powers.answer(self._box, message, reply)
+        elif operation == "network":
+            change_network(self._box, message, descriptors, reply)
         elif operation == "usage":
             wire.answer(reply, {"ok": True, "usage": self._box.usage()})
         elif operation == "record":

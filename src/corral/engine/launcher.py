@@ -18,12 +18,12 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.engine import cgroup, sweep, syscalls, wire
-from corral.engine.box import Box, Resting, Workshop, can_make_devices, make_box
+from corral.engine.box import Box, Resting, Workshop, can_make_devices, can_redirect, make_box
 from corral.engine.client import receive_within
 from corral.engine.errors import EngineError, ExhaustedError, GoneError, SetupError, describe
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
-from corral.engine.powers import OPERATIONS, Powers
+from corral.engine.powers import OPERATIONS, Powers, change_network
 from corral.engine.recipe import Overlaid, Recipe
 from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
@@ -32,7 +32,7 @@ from corral.engine.storage import choose
 from corral.engine.uidrange import has_lock_folder
 from corral.inside.nolinks import on_error
 from corral.inside.processes import read_stat
-from corral.inside.ready import Ready
+from corral.inside.ready import Loop
 
 _DISK_LOOK_SECONDS = 0.5
 _INIT_SECONDS = 5.0
@@ -45,14 +45,16 @@ class Launcher:
         self._client = client
         self._shop = shop
         self._boxes: dict[str, Box] = {}
-        self._ready = Ready()
-        self._ready.watch(client.fileno(), self._hear)
+        self._loop = Loop()
+        self._loop.watch(client.fileno(), self._hear)
         self._wakeup, wakeup_writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a helper's end is read at once
-        self._ready.watch(self._wakeup, self._wake_up)
+        self._loop.watch(self._wakeup, self._wake_up)
         self._leaving: list[socket.socket] | None = None
-        powers = Powers(shop.data, watch=self._ready.watch, unwatch=self._ready.unwatch, stop=_refuse_stop)
+        self._transparent: bool | None = None
+        """Whether connections can be redirected; found out when somebody asks."""
+        powers = Powers(shop.data, watch=self._loop.watch, unwatch=self._loop.unwatch, stop=_refuse_stop)
         self._operations: dict[str, Callable[[wire.Message, list[int], socket.socket], None]] = {
             "hello": self._hello,
             "create": self._create,
@@ -69,7 +71,7 @@ class Launcher:
     def run(self) -> None:
         """Serve until the program has ended and nothing of its sandboxes is left."""
         while self._leaving is None or self._boxes:
-            self._ready.serve(self._patience())
+            self._loop.turn(self._patience())
             self._look_at_disks()
             self._reap_helpers()
         sweep.empty_trash_or_leave_it(self._shop.data)
@@ -86,7 +88,7 @@ class Launcher:
         except ExhaustedError:
             return  # the client notices that its answer socket is closed
         if received is None:
-            self._ready.unwatch(self._client.fileno())
+            self._loop.unwatch(self._client.fileno())
             self._leave()
             return
         message, descriptors = received
@@ -97,10 +99,12 @@ class Launcher:
         try:
             if operation in self._operations:
                 self._operations[operation](message, descriptors, reply)
-            elif operation not in self._box_operations:
+            elif operation != "network" and operation not in self._box_operations:
                 wire.answer(reply, {"error": "unknown", "text": f"unknown operation {operation!r}"})
             elif box is None:
                 wire.answer(reply, {"error": "gone", "text": "no such sandbox"})
+            elif operation == "network":
+                change_network(box, message, descriptors, reply)
             else:
                 self._box_operations[operation](box, message, reply)
         except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
@@ -111,9 +115,12 @@ class Launcher:
 
     def _hello(self, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
         shop = self._shop
+        if self._transparent is None:
+            self._transparent = can_redirect()
         wire.answer(
             reply,
             {
+                "transparent": self._transparent,
                 "root": shop.root,
                 "storage": shop.storage.kind,
                 "hard_disk": shop.storage.hard,
@@ -147,13 +154,15 @@ class Launcher:
         sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the stop
         renewed = {str(target): tuple(paths) for target, paths in dict(message.get("lowers", {})).items()}
         trees = tuple(Overlaid(t.target, renewed.get(t.target, t.lowers), t.writable) for t in recipe.trees)
-        recipe = dataclasses.replace(recipe, folder=str(folder), layers=layers, trees=trees)
+        redirect = bool(message.get("redirect"))
+        recipe = dataclasses.replace(recipe, folder=str(folder), layers=layers, trees=trees, redirect=redirect)
         self._make(recipe, Resting(folder, lock_fd, state), descriptors, reply)
 
     def _make(self, recipe: Recipe, resting: Resting | None, descriptors: list[int], reply: socket.socket) -> None:
         owner = socket.socket(fileno=descriptors.pop(0))
+        settings_fd = descriptors.pop(0) if descriptors else None
         try:
-            box = make_box(self._shop, recipe, owner, resting=resting)
+            box = make_box(self._shop, recipe, owner, settings_fd=settings_fd, resting=resting)
         except FileExistsError:
             wire.answer(reply, {"error": "exists", "text": f"there is a sandbox {recipe.sandbox_id!r} already"})
             return
@@ -169,8 +178,11 @@ class Launcher:
             if any(self._shop.data.trash.iterdir()):
                 sweep.delete_in_background(self._shop.data)  # leftovers of a failed attempt
         self._boxes[recipe.sandbox_id] = box
-        self._ready.watch(box.pid_fd, lambda: self._bury(box))
-        wire.answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths})
+        self._loop.watch(box.pid_fd, lambda: self._bury(box))
+        if box.window is not None:
+            box.window.attend(self._loop)
+        proxy_port = box.window.proxy_port if box.window is not None else None
+        wire.answer(reply, {"ok": True, "pid": box.pid, "cgroups": box.group.paths, "proxy_port": proxy_port})
 
     def _destroy(self, box: Box, message: wire.Message, reply: socket.socket) -> None:
         box.waiting.append(reply)
@@ -187,6 +199,8 @@ class Launcher:
         except GoneError:
             box.kill()  # a silent init: all other sandboxes wait while we do
             raise
+        if box.window is not None:
+            box.window.settle()
         pid = os.fork()
         if pid == 0:
             become_keeper(box, self._shop.data, dict(message["info"]))
@@ -196,7 +210,9 @@ class Launcher:
         wire.answer(reply, {"ok": True})
 
     def _forget(self, box: Box) -> None:
-        self._ready.unwatch(box.pid_fd)
+        self._loop.unwatch(box.pid_fd)
+        if box.window is not None:
+            box.window.leave()
         del self._boxes[box.recipe.sandbox_id]
 
     def _bury(self, box: Box) -> None:
@@ -273,6 +289,7 @@ def open_workshop(data_path: str) -> Workshop:
 def main(client_fd: int, settings: dict[str, Any]) -> None:
     """Entry point of the launcher's process."""
     client = socket.socket(fileno=client_fd)
+    client.set_inheritable(False)  # else a gate would hold it, and our owner would not notice our end
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from corral.engine import mounts, plan, syscalls
+from corral.engine import mounts, plan, redirect, syscalls, wire
 from corral.engine.errors import SetupError
 from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
 from corral.engine.seccomp.install import Prepared
@@ -43,8 +43,22 @@ class Stage:
     """Paths inside of files that other users of the host may not read; found by the launcher."""
     locks_fd: int | None = None
     """The list of file locks in this PID namespace, opened before it was covered."""
+    window: dict[str, socket.socket] = field(default_factory=dict)
+    """Sockets for the host side, by name: `dns`, `tcp4`, `tcp6`. Init sends them, and keeps none."""
+    transparent: bool = False
+    """True if connections come to the listeners by themselves."""
     plans: dict[tuple[int, int], list[plan.Step]] = field(default_factory=dict)
     """Plans of programs by uid and gid, kept because each program needs the same one."""
+
+    def send_window(self, host: socket.socket, message: wire.Message) -> None:
+        """Send the host side a message, and the sockets of the window with it. Raises: OSError."""
+        about = {"window": list(self.window), "transparent": self.transparent}
+        try:
+            wire.send(host, {**message, **about}, tuple(sock.fileno() for sock in self.window.values()))
+        finally:
+            for sock in self.window.values():
+                sock.close()
+            self.window.clear()
 
 
 def perform(steps: list[plan.Step], stage: Stage) -> None:
@@ -236,11 +250,37 @@ def _pivot(step: plan.Pivot, stage: Stage) -> None:
 
 
 def _loopback(step: plan.Loopback, stage: Stage) -> None:
+    bring_up_loopback()
+
+
+def bring_up_loopback() -> None:
+    """127.0.0.1 works in this process's network namespace. Raises: OSError."""
     get_flags, set_flags, up = 0x8913, 0x8914, 0x1
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = struct.pack("16sh14x", b"lo", 0)
         (flags,) = struct.unpack("16xh14x", fcntl.ioctl(sock, get_flags, request))
         fcntl.ioctl(sock, set_flags, struct.pack("16sh14x", b"lo", flags | up))
+
+
+def _resolver(step: plan.Resolver, stage: Stage) -> None:
+    stage.window["dns"] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    stage.window["dns"].bind((step.address, step.port))
+
+
+def _redirect(step: plan.Redirect, stage: Stage) -> None:
+    listeners: list[socket.socket] = []
+    for address in step.listeners:
+        try:
+            listener = redirect.listen(address, step.port)
+        except OSError:
+            if not listeners:
+                raise
+            continue  # a kernel without IPv6 has nothing to redirect there
+        listeners.append(listener)
+        stage.window["tcp6" if ":" in address else "tcp4"] = listener
+    with contextlib.suppress(OSError):
+        redirect.install(*listeners)
+        stage.transparent = True
 
 
 def _hostname(step: plan.Hostname, stage: Stage) -> None:
@@ -343,6 +383,8 @@ _PERFORMERS: dict[type[plan.Step], Callable[[Any, Stage], None]] = {
     plan.ReadOnly: _read_only,
     plan.Pivot: _pivot,
     plan.Loopback: _loopback,
+    plan.Resolver: _resolver,
+    plan.Redirect: _redirect,
     plan.Hostname: _hostname,
     plan.WriteFiles: _write_files,
     plan.OfferToOom: _offer_to_oom,

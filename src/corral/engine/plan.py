@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, fields
 
 from corral.engine.recipe import Bound, Identity, Limits, Recipe
+from corral.network.inner import ADDRESS, ADDRESS_V6, DNS_PORT, PROXY_PORT
 
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 """Name → the kernel's numbers for it."""
@@ -230,6 +231,25 @@ class Loopback(Step):
 
 
 @dataclass(frozen=True, slots=True)
+class Resolver(Step):
+    """The socket of the sandbox's name server. The host side holds it, and answers."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect(Step):
+    """Listeners that get every connection which is not to loopback. The host side holds them, and decides.
+
+    Where the kernel can't do that, the listeners are there, and programs have to use them as their proxy.
+    """
+
+    listeners: tuple[str, ...]
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
 class Hostname(Step):
     """The sandbox's host name."""
 
@@ -346,12 +366,19 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
         *_show_mounts(recipe),
         Pivot(),
         Loopback(),
+        Resolver(ADDRESS, DNS_PORT),
+        *plan_redirect(recipe),
         Hostname(recipe.hostname),
         DropBounding(tuple(bit for bit in range(64) if not BUILD_CAPABILITIES >> bit & 1)),
     ]
     if recipe.files:
         steps.append(WriteFiles(tuple(recipe.files)))
     return steps
+
+
+def plan_redirect(recipe: Recipe) -> list[Step]:
+    """The steps that a sandbox needs to reach anything; for a running one too, when its policy changes."""
+    return [Redirect((ADDRESS, ADDRESS_V6), PROXY_PORT)] if recipe.redirect else []
 
 
 def shown_by_host(recipe: Recipe) -> tuple[str, ...]:

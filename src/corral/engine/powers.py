@@ -1,4 +1,4 @@
-"""What the holder of a sandbox can do with it besides ending it: snapshots, pauses, other limits.
+"""What the holder of a sandbox can do with it besides ending it: snapshots, pauses, other limits, another network.
 
 The launcher and the keepers are single-threaded and serve others meanwhile, so a child makes the copy. If one of them
 is killed, nothing stays frozen: the child thaws, its parent thaws again when the child has ended, and a sweeper thaws
@@ -19,11 +19,11 @@ from typing import Any, NoReturn
 
 from corral.engine import syscalls, wire
 from corral.engine.box import Box
-from corral.engine.errors import EngineError, RefusedError, describe
+from corral.engine.errors import EngineError, RefusedError, UnsupportedError, describe
 from corral.engine.forking import fork_reader
 from corral.engine.layers import LayerStore, ensure_not_too_deep
 from corral.engine.recipe import Limits
-from corral.engine.state import DataFolder, note_limits, read_state
+from corral.engine.state import DataFolder, note_limits, note_network, read_state
 from corral.engine.storage import loop
 from corral.engine.storage.copying import TreeCopy, copy_sparse
 
@@ -111,6 +111,24 @@ class Powers:
                 LayerStore(self._data).delete(answer["snapshot"])  # the client has gone, and does not know its id
         for message, waiting in self._waiting.pop(box.pid):
             self.answer(box, message, waiting)
+
+
+def change_network(box: Box, message: wire.Message, descriptors: list[int], reply: socket.socket) -> None:
+    """Other settings of a running sandbox's network, in the first descriptor. The answer comes when no connection is
+    left that they do not permit; `reply` is closed in any case."""
+    try:
+        if message.get("redirect"):
+            box.open_window()
+        if box.window is None:
+            raise UnsupportedError("the sandbox was created without a window")
+        state = read_state(box.folder) or {}
+        note_network(box.folder, state, redirect=box.recipe.redirect, described=message.get("network"))
+        settings_fd = descriptors.pop(0)
+    except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
+        wire.answer(reply, describe(error))
+        return
+    answer = {"ok": True, "proxy_port": box.window.proxy_port}
+    box.window.change(settings_fd, lambda: wire.answer(reply, answer))
 
 
 def resize(box: Box, given: dict[str, Any]) -> None:

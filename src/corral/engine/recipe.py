@@ -81,12 +81,15 @@ class Recipe:
     layers: tuple[Layer, ...] = ()
     """Between the base and new writes, uppermost first."""
     mounts: tuple[Bound, ...] = ()
+    redirect: bool = False
+    """True if its connections go to its window; otherwise nothing can be reached, and connecting fails at once."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a message, and as stored. Earlier versions know no mounts: so those are left out if there are none."""
+        """As a message, and as stored. Earlier versions know neither mounts nor networks: left out if there are none."""
         data = asdict(self)
-        if not self.mounts:
-            del data["mounts"]
+        for name in ("mounts", "redirect"):
+            if not data[name]:
+                del data[name]
         return data
 
     @classmethod

@@ -167,6 +167,14 @@ def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> N
     write_state(folder, state)
 
 
+def note_network(folder: Path, state: dict[str, Any], *, redirect: bool, described: object) -> None:
+    """Record another network, for the next start and for later clients."""
+    state["recipe"]["redirect"] = redirect
+    if "info" in state:
+        state["info"]["spec"]["network"] = described
+    write_state(folder, state)
+
+
 def read_state(folder: Path) -> dict[str, Any] | None:
     """state.json, or None if it is missing or unreadable."""
     try:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import detached, keepers, mounting, seam, settings
+from corral.backends.embedded import detached, keepers, mounting, seam, settings, window
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
 from corral.backends.embedded.hostfolders import Permitted, read_host_folders
@@ -37,6 +37,7 @@ from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import Layer, Limits, Recipe
 from corral.engine.state import DataFolder, note_limits, read_state
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SandboxStoppedError
+from corral.inside.nolinks import opened
 from corral.protocol import Backend, Command, DetachedOptions, OnEvent, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo, VolumeInfo
 from corral.sessions.detached import DetachedProgram
@@ -48,7 +49,7 @@ _GROUND_ATTEMPTS = 5
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
-    "resize", "dial", "expose", "volumes",
+    "resize", "dial", "expose", "volumes", "set_network",
 }  # fmt: skip
 
 
@@ -90,7 +91,7 @@ class EmbeddedBackend(Backend):
             recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
             before = self.grounds.identify(ground.trees)
             try:
-                ours = await self._launch(recipe)
+                ours, proxy_port = await self._launch(recipe, spec)
             except BackendUnavailableError:
                 if not patience or self.grounds.stands(ground.trees, before):
                     raise
@@ -106,17 +107,23 @@ class EmbeddedBackend(Backend):
             grip=Grip(sandbox_id, self._launcher),
             data_folder=self.data_folder,
             root=os.geteuid() == 0,
+            proxy_port=proxy_port,
         )
         sandbox.maker = self.make
         sandbox.arm_deadline()
         return sandbox
 
-    async def _launch(self, recipe: Recipe) -> socket.socket:
-        """Its control socket. Raises: as `create`."""
-        with wire.offering(socket.socket) as (ours, theirs), mapped(op="create"):
+    async def _launch(self, recipe: Recipe, spec: Spec) -> tuple[socket.socket, int | None]:
+        """Its control socket, and the port of its proxy if programs have to use it. Raises: as `create`."""
+        request = {"op": "create", "recipe": recipe.to_json()}
+        with (
+            opened(window.make_settings(spec).to_memfd()) as given,
+            wire.offering(socket.socket) as (ours, theirs),
+            mapped(op="create"),
+        ):
             # If this is cancelled, `ours` is closed: init sees its owner gone and the launcher clears up.
-            check(await self._ask_launcher({"op": "create", "recipe": recipe.to_json()}, theirs.fileno()))
-        return ours
+            answer = check(await self._ask_launcher(request, theirs.fileno(), given))
+        return ours, answer["proxy_port"]
 
     async def connect(self, sandbox_id: str) -> AsyncSandbox:
         return AsyncSandbox.around(await self.adopt(sandbox_id))
@@ -180,6 +187,7 @@ class EmbeddedBackend(Backend):
                 not hello["uid_locks"]
             ),
             "pause stops processes by SIGSTOP: their parents can see it": hello["trees"] != "cgroup",
+            "no nf_tables: only programs that use a proxy reach the network": not hello["transparent"],
         }
         shares = {"user": not root, "devices": not hello["own_devices"]}
         return Capabilities(
@@ -188,6 +196,7 @@ class EmbeddedBackend(Backend):
             processes="hard",
             cpu="hard" if "cpu" in limited else "none",
             disk="hard" if hello["hard_disk"] else "soft",
+            network=window.MODES,
             powers=POWERS if root else POWERS - {"users"},
             notes=tuple(text for text, applies in notes.items() if applies),
             locks="soft",
@@ -230,10 +239,17 @@ class EmbeddedBackend(Backend):
 
     async def _launch_again(self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]) -> None:
         ours, theirs = wire.make_pair()
-        with ours, theirs, mapped(sandbox_id=found.sandbox_id, op="start"):
+        spec = keepers.spec_from((read_state(found.folder) or found.state)["info"])
+        with (
+            ours,
+            theirs,
+            opened(window.make_settings(spec).to_memfd()) as given,
+            mapped(sandbox_id=found.sandbox_id, op="start"),
+        ):
             # If this is cancelled, `ours` is closed: init sees that its owner is gone, and the sandbox stays stopped.
-            request = {"op": "start", "id": found.sandbox_id, "lowers": lowers}
-            answer = await self._ask_launcher(request, theirs.fileno())
+            redirect = spec.network.mode != "none"
+            request = {"op": "start", "id": found.sandbox_id, "lowers": lowers, "redirect": redirect}
+            answer = await self._ask_launcher(request, theirs.fileno(), given)
             if answer.get("error") == "held":
                 raise GoneError("another process is using it")
             check(answer)
@@ -398,6 +414,7 @@ class EmbeddedBackend(Backend):
             ephemeral=spec.ephemeral,
             files=ground.files,
             layers=layers,
+            redirect=spec.network.mode != "none",
         )
 
 
@@ -405,6 +422,6 @@ def _refuse_what_is_missing(spec: Spec) -> None:
     unsupported = {
         "images yet": (spec.image is not None, "use packages=[…] or venv= for Python packages, or backend='docker'"),
         "secrets yet": (bool(spec.secrets), "give values in env=, where programs see them"),
-        "network access yet": (spec.network.mode != "none", "bring files with files.upload, or use packages=[…]"),
+        "that network": (spec.network.mode not in window.MODES, "list the hosts, or use packages=[…]"),
     }
     refuse_given("embedded", unsupported)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from corral.backends.embedded import seam
+from corral.backends.embedded import seam, window
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.mounting import describe_mount
 from corral.backends.embedded.sandbox import EmbeddedSandbox, Grip, stopped_error
@@ -58,8 +58,9 @@ def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, en
             "ephemeral": spec.ephemeral,
             "packages": list(spec.packages),
             "resources": asdict(spec.resources),
-            # Earlier versions know no mounts.
+            # Earlier versions know neither of these.
             **({"mounts": [describe_mount(mount) for mount in spec.mounts]} if spec.mounts else {}),
+            **({"network": window.describe(spec.network)} if spec.network != NetworkPolicy() else {}),
         },
     }
 
@@ -173,6 +174,7 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
         grip=Grip(found.sandbox_id, keeper),
         data_folder=data_folder,
         root=bool(info["root"]),
+        proxy_port=answer.get("proxy_port"),
     )
 
 
@@ -192,6 +194,7 @@ def spec_from(info: dict[str, Any]) -> Spec:
     kept["mounts"] = tuple(Mount(**mount) for mount in kept.get("mounts", ()))
     resources = Resources(**kept.pop("resources")).as_usual()  # unsupported limits were refused at its creation
     lifetime = Lifetime(seconds=info.get("lifetime_seconds"), idle_seconds=info.get("idle_seconds"))
+    kept["network"] = window.policy_from(kept.get("network"))
     return Spec(**kept, name=info.get("name"), labels=info.get("labels", {}), resources=resources, lifetime=lifetime)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import certificates, recorded, seam, settings
+from corral.backends.embedded import certificates, recorded, seam, settings, window
 from corral.backends.embedded.dialling import dial
 from corral.backends.embedded.files import AgentClient, EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
@@ -32,9 +32,18 @@ from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
 from corral.inside.nolinks import opened
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest
-from corral.results import SandboxInfo, SandboxState, SandboxUsage
+from corral.results import Denial, SandboxInfo, SandboxState, SandboxUsage
 from corral.sessions.record import Recorded, RecordInfo
-from corral.spec import HOME, LimitOptions, Resources, Spec, as_another, check_name, given_limits
+from corral.spec import (
+    HOME,
+    LimitOptions,
+    NetworkPolicy,
+    Resources,
+    Spec,
+    as_another,
+    check_name,
+    given_limits,
+)
 
 _AGENT_SECONDS = 10.0
 
@@ -64,9 +73,9 @@ class Grip:
         it raises BlockingIOError."""
         return ask(self._peer, {**message, "id": self._sandbox_id}, (), wait=wait)
 
-    async def ask(self, message: wire.Message) -> socket.socket:
+    async def ask(self, message: wire.Message, descriptors: tuple[int, ...] = ()) -> socket.socket:
         """The same, in an event loop."""
-        return await seam.ask(self._peer, {**message, "id": self._sandbox_id})
+        return await seam.ask(self._peer, {**message, "id": self._sandbox_id}, descriptors)
 
     def close(self) -> None:
         """Close the connection to a keeper; the launcher belongs to the process."""
@@ -91,6 +100,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         grip: Grip,
         data_folder: Path,
         root: bool,
+        proxy_port: int | None,
     ) -> None:
         super().__init__(sandbox_id=sandbox_id, spec=spec, backend="embedded")
         self._control = control
@@ -98,6 +108,8 @@ class EmbeddedSandbox(SandboxPrimitives):
         self._grip = grip
         self._data_folder = data_folder
         self._root = root
+        self._proxy_port = proxy_port
+        self._folder = DataFolder(data_folder).folder(sandbox_id)
         self._made_by = os.getpid()
         self._created = time.time()
         self._deadline: float | None = None
@@ -189,6 +201,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             "PIP_BREAK_SYSTEM_PACKAGES": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             **certificates.variables(self.spec),
+            **window.variables(self.spec.network, self._proxy_port),
             **self._env,
         }
 
@@ -330,10 +343,6 @@ class EmbeddedSandbox(SandboxPrimitives):
     async def list_recorded(self) -> Sequence[RecordInfo]:
         return await recorded.list_all(self._ask_keeper, sandbox_id=self.id)
 
-    @property
-    def _folder(self) -> Path:
-        return DataFolder(self._data_folder).folder(self.id)
-
     async def _ask_keeper(self, message: wire.Message) -> tuple[wire.Message, list[int]]:
         self._ensure_open()
         with await self._grip.ask(message) as reply:
@@ -401,6 +410,24 @@ class EmbeddedSandbox(SandboxPrimitives):
         if changed:
             await self._ask_holder("resize", limits=changed)
             self.spec = dataclasses.replace(self.spec, resources=resources)
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        spec = dataclasses.replace(self.spec, network=policy)
+        redirect = policy.mode != "none"
+        message = {"op": "network", "redirect": redirect, "network": window.describe(policy)}
+        self._ensure_open()
+        with mapped(sandbox_id=self.id, op="set_network"), self._noticing_stop("set_network"):
+            with opened(window.make_settings(spec).to_memfd()) as given:
+                reply = await self._grip.ask(message, (given,))
+            answer = check(await seam.answer(reply))
+        self._proxy_port = answer["proxy_port"]
+        self.spec = spec
+
+    def count_denials(self) -> int:
+        return window.count_denials(self._folder)
+
+    def denials_since(self, count: int) -> Sequence[Denial]:
+        return window.denials_since(self._folder, count)
 
     async def _ask_holder(
         self, operation: str, lost: Callable[[wire.Message], object] | None = None, **message: object

@@ -233,6 +233,7 @@ _REFUSALS: dict[str, tuple[type[CorralError], str]] = {
     "volume_exists": (VolumeExistsError, "take another name, or delete that one"),
     "volume_in_use": (VolumeInUseError, "close or delete those sandboxes first"),
     "no_quota": (CapabilityError, "leave the size out"),
+    "unknown": (CapabilityError, "an earlier version of Corral holds the sandbox: stop and start it"),
     "os": (BackendUnavailableError, "check that the data folder has free space"),
 }
 """Requests that the engine refuses: its code → the error, and its hint."""

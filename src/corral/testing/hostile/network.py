@@ -89,16 +89,21 @@ except socket.gaierror as error:
     pass
 lines = peek("/etc/resolv.conf").decode().splitlines()
 servers = [line.split()[1] for line in lines if line.startswith("nameserver")]
-def ask(server):
+question = b"\\6canary\\6corral\\7invalid\\0"
+def ask(server, kind):
     with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(1)
+        sock.settimeout(2)
         sock.connect((server, 53))
-        sock.send(b"\\0" * 12)
-        sock.recv(10)
-    return f"{server} answered"
-try_each(ask, (*servers, "192.0.2.53"),
-         (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EPERM))
-""", timeout=20)  # fmt: skip
+        sock.send(struct.pack(">6H", 7, 0x100, 1, 0, 0, 0) + question + struct.pack(">2H", kind, 1))
+        answer = sock.recv(4096)
+    counts = struct.unpack_from(">6H", answer.ljust(12, b"\\0"))
+    # A resolver that knows no name but those that are permitted says so, and brings nothing in.
+    if counts[1] & 0xF not in (3, 5) or any(counts[3:]) or len(answer) > 12 + len(question) + 4 + 11:
+        return f"{server} answered {answer[:60]}"
+    raise OSError(errno.ECONNREFUSED, "no such name")
+attempts = {f"{server} {kind}": (server, kind) for server in (*servers, "192.0.2.53") for kind in (1, 16, 28)}
+try_each(ask, attempts, (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EPERM))
+""", timeout=30)  # fmt: skip
 
 BROADCAST = _probe("send-to-everybody", "escape", _OWN_NETWORK, f"""
 only_loopback()

@@ -1,0 +1,104 @@
+"""The network of an embedded sandbox: what its gate is told, what programs inside are told, and what was refused."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from corral.engine.window import DENIALS
+from corral.errors import BackendUnavailableError, CapabilityError
+from corral.network import denials
+from corral.network.inner import ADDRESS
+from corral.network.settings import GateLimits, GateSettings, SettingsError, Upstream
+from corral.results import Denial
+from corral.spec import NetworkLimits, NetworkPolicy, Spec
+
+MODES = ("none", "allow", "open")
+_NEVER_PROXIED = "localhost,127.0.0.1,::1"
+_GIVE_UP_AT_ONCE = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "npm_config_fetch_retries": "0", "CARGO_NET_RETRY": "0"}
+"""Where nothing can be reached, trying again only takes time."""
+
+
+def make_settings(spec: Spec) -> GateSettings:
+    """What the gate of a sandbox is told.
+
+    Raises:
+        CapabilityError: this backend can't do that.
+        BackendUnavailableError: this machine's own proxy is of a kind that a gate can't use.
+    """
+    policy = spec.network
+    if policy.mode not in MODES:
+        raise CapabilityError(f"network={str(policy)!r} is not supported by backend 'embedded'", op="network")
+    try:
+        return GateSettings(
+            mode=policy.mode,
+            rules=policy.hosts,
+            limits=GateLimits(**asdict(policy.limits)),
+            upstream=_find_upstream() if policy.mode != "none" else Upstream(),
+            described=policy.describe(),
+        )
+    except SettingsError as error:
+        raise BackendUnavailableError(f"the network can't be set up: {error}", op="network") from error
+
+
+def _find_upstream() -> Upstream:
+    """The proxy of this process. Raises: BackendUnavailableError if it is not an HTTP proxy."""
+    proxies = urllib.request.getproxies_environment()
+    found: dict[str, str] = {}
+    for scheme in ("http", "https"):
+        url = proxies.get(scheme) or proxies.get("all", "")
+        if url and "://" not in url:
+            url = f"http://{url}"
+        if url and urlsplit(url).scheme != "http":
+            raise BackendUnavailableError(
+                f"{scheme.upper()}_PROXY of this machine is no HTTP proxy, and sandboxes can't use another kind",
+                op="network",
+                hint=f"set {scheme.upper()}_PROXY=http://HOST:PORT, or unset it",
+            )
+        found[scheme] = url
+    excepted = tuple(entry.strip() for entry in proxies.get("no", "").split(",") if entry.strip())
+    return Upstream(http=found["http"], https=found["https"], no_proxy=excepted)
+
+
+def has_upstream() -> bool:
+    """True if this machine reaches the internet through a proxy: then names are checked, and addresses can't be."""
+    return any(urllib.request.getproxies_environment().get(name) for name in ("http", "https", "all"))
+
+
+def variables(policy: NetworkPolicy, proxy_port: int | None) -> dict[str, str]:
+    """The environment for programs inside. `proxy_port` is None if their connections are redirected."""
+    if policy.mode == "none":
+        return dict(_GIVE_UP_AT_ONCE)
+    if proxy_port is None:
+        return {}
+    proxy = f"http://{ADDRESS}:{proxy_port}"
+    found = {name: proxy for kind in ("HTTP", "HTTPS", "ALL") for name in (f"{kind}_PROXY", f"{kind.lower()}_proxy")}
+    found |= {"NO_PROXY": _NEVER_PROXIED, "no_proxy": _NEVER_PROXIED}
+    return found | {"npm_config_proxy": proxy, "npm_config_https_proxy": proxy, "npm_config_noproxy": _NEVER_PROXIED}
+
+
+def describe(policy: NetworkPolicy) -> dict[str, Any]:
+    """A policy as it is stored."""
+    return asdict(policy)
+
+
+def policy_from(stored: dict[str, Any] | None) -> NetworkPolicy:
+    """The inverse. Sandboxes of earlier versions have none."""
+    if stored is None:
+        return NetworkPolicy()
+    return NetworkPolicy(stored["mode"], tuple(stored["hosts"]), NetworkLimits(**stored["limits"]))
+
+
+def count_denials(folder: Path) -> int:
+    """How many attempts of the sandbox with this folder were refused so far."""
+    return denials.count(folder / DENIALS)
+
+
+def denials_since(folder: Path, count: int) -> Sequence[Denial]:
+    """What was refused after the first `count`."""
+    found = denials.read_since(folder / DENIALS, count)
+    return tuple(Denial(each.host, each.port, each.rule, each.count) for each in found)

@@ -1,0 +1,134 @@
+"""How TCP connections of a sandbox come to its window: routes, and one rule of nf_tables for each family.
+
+Every address is routed to loopback, as if it were the sandbox's own. Then nf_tables' tproxy gives each connection to
+an address that is not loopback to a listener, without rewriting it: so no connection has to be tracked, which would
+take kernel memory that no cgroup counts. Datagrams find no socket, and their sender hears that at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from typing import Final
+
+from corral.engine import netlink
+from corral.engine.netlink import attribute, nested
+
+_PORTS_TRIED: Final = 64
+_BACKLOG: Final = 128
+_SOL_IPV6, _IP_TRANSPARENT, _IPV6_TRANSPARENT = 41, 19, 75
+
+# rtnetlink
+_NEW_ROUTE, _LOCAL_TABLE, _HOST_SCOPE, _BOOT, _LOCAL = 24, 255, 254, 3, 2
+_DEVICE, _PREFERRED_SOURCE = 4, 7
+
+# nfnetlink, as <linux/netfilter/nf_tables.h> has it
+_BATCH_BEGIN, _BATCH_END, _TABLES, _INET = 0x10, 0x11, 10, 1
+_NEW_TABLE, _NEW_CHAIN, _NEW_RULE = 0, 3, 6
+_PREROUTING, _PRIORITY_MANGLE = 0, -150
+_NFPROTO, _L4PROTO = 15, 16
+"""Keys of the expression `meta`."""
+_NETWORK_HEADER = 1
+_EQUAL, _NOT_EQUAL = 0, 1
+_FIRST, _SECOND = 1, 2
+"""Registers."""
+_NAME = b"corral\0"
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A listener that takes connections to any address; at one of the next ports if a program inside has this one.
+
+    Raises:
+        OSError: also on a kernel without IPv6.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.ExitStack() as undo:
+        listener = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        if family == socket.AF_INET6:
+            listener.setsockopt(_SOL_IPV6, _IPV6_TRANSPARENT, 1)
+            listener.setsockopt(_SOL_IPV6, socket.IPV6_V6ONLY, 1)
+        else:
+            listener.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
+        _bind(listener, address, port)
+        listener.listen(_BACKLOG)
+        undo.pop_all()
+    return listener
+
+
+def _bind(listener: socket.socket, address: str, port: int) -> None:
+    for candidate in range(port, port + _PORTS_TRIED - 1):
+        with contextlib.suppress(OSError):
+            listener.bind((address, candidate))
+            return
+    listener.bind((address, port + _PORTS_TRIED - 1))
+
+
+def install(*listeners: socket.socket) -> None:
+    """Have every connection that is not to loopback arrive at one of these, by its family.
+
+    Raises:
+        OSError: the kernel has no nf_tables, or no tproxy. Then nothing has changed.
+    """
+    _add_rules([_rule(listener) for listener in listeners])
+    for listener in listeners:
+        _add_route(listener.family)
+
+
+def _add_route(family: int) -> None:
+    device = struct.pack("=I", socket.if_nametoindex("lo"))
+    source = socket.inet_pton(family, "127.0.0.1" if family == socket.AF_INET else "::1")
+    body = struct.pack("=8BI", family, 0, 0, 0, _LOCAL_TABLE, _BOOT, _HOST_SCOPE, _LOCAL, 0)
+    body += attribute(_DEVICE, device) + attribute(_PREFERRED_SOURCE, source)
+    flags = netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE
+    netlink.exchange(netlink.ROUTE, [netlink.message(_NEW_ROUTE, flags, body)], answers=1)
+
+
+def _rule(listener: socket.socket) -> list[bytes]:
+    """TCP of one family that is not to loopback → its listener."""
+    family = listener.family
+    host, port = listener.getsockname()[:2]
+    protocol = 2 if family == socket.AF_INET else 10
+    # The first byte of 127.0.0.0/8 in an IPv4 header, or all of the address ::1 in an IPv6 header.
+    offset, loopback = (16, b"\x7f") if family == socket.AF_INET else (24, socket.inet_pton(family, "::1"))
+    return [
+        _expression("meta", _number(2, _NFPROTO), _number(1, _FIRST)),
+        _compare(_EQUAL, bytes([protocol])),
+        _expression("meta", _number(2, _L4PROTO), _number(1, _FIRST)),
+        _compare(_EQUAL, bytes([socket.IPPROTO_TCP])),
+        _expression(
+            "payload",
+            _number(1, _FIRST), _number(2, _NETWORK_HEADER), _number(3, offset), _number(4, len(loopback)),
+        ),
+        _compare(_NOT_EQUAL, loopback),
+        _expression("immediate", _number(1, _FIRST), nested(2, attribute(1, socket.inet_pton(family, host)))),
+        _expression("immediate", _number(1, _SECOND), nested(2, attribute(1, struct.pack(">H", port)))),
+        _expression("tproxy", _number(1, protocol), _number(2, _FIRST), _number(3, _SECOND)),
+    ]  # fmt: skip
+
+
+def _add_rules(rules: list[list[bytes]]) -> None:
+    """A table with one chain and these rules, all or nothing."""
+    hook = nested(4, _number(1, _PREROUTING), attribute(2, struct.pack(">i", _PRIORITY_MANGLE)))
+    chain = attribute(1, _NAME) + attribute(3, _NAME) + hook + attribute(7, b"filter\0")
+    requests = [(_NEW_TABLE, attribute(1, _NAME)), (_NEW_CHAIN, chain)]
+    requests += [(_NEW_RULE, attribute(1, _NAME) + attribute(2, _NAME) + nested(4, *rule)) for rule in rules]
+    flags = netlink.ACK | netlink.CREATE | netlink.APPEND
+    batch = [netlink.message(_BATCH_BEGIN, 0, struct.pack(">BBH", 0, 0, _TABLES))]
+    for number, (kind, body) in enumerate(requests, 1):
+        about = struct.pack(">BBH", _INET, 0, 0)
+        batch.append(netlink.message(_TABLES << 8 | kind, flags, about + body, number=number))
+    batch.append(netlink.message(_BATCH_END, 0, struct.pack(">BBH", 0, 0, _TABLES)))
+    netlink.exchange(netlink.NETFILTER, batch, answers=len(requests))
+
+
+def _number(kind: int, value: int) -> bytes:
+    return attribute(kind, struct.pack(">I", value))
+
+
+def _expression(name: str, *attributes: bytes) -> bytes:
+    return nested(1, attribute(1, name.encode() + b"\0"), nested(2, *attributes))
+
+
+def _compare(operation: int, value: bytes) -> bytes:
+    return _expression("cmp", _number(1, _FIRST), _number(2, operation), nested(3, attribute(1, value)))
