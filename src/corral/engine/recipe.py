@@ -85,7 +85,7 @@ class Recipe:
     """True if its connections go to its window; otherwise nothing can be reached, and connecting fails at once."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a message, and as stored. Earlier versions know neither mounts nor networks: left out if there are none."""
+        """As a message, and as stored. Earlier versions know neither mounts nor networks, so none are left out."""
         data = asdict(self)
         for name in ("mounts", "redirect"):
             if not data[name]:

@@ -29,7 +29,7 @@ from corral.inside.nolinks import on_error, opened
 from corral.mount import Mount
 from corral.requirement import check_packages
 from corral.results import SandboxInfo, SandboxState
-from corral.spec import Lifetime, Resources, Spec
+from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
 
 _KEEPER_SECONDS = 10.0
 _AT_ONCE = 100
