@@ -250,6 +250,11 @@ class NetworkPolicy:
         """As `network=` takes it."""
         return ",".join((*(() if self.mode == "allow" else (self.mode,)), *self.hosts)) or "none"
 
+    @property
+    def permits_something(self) -> bool:
+        """False for `none`, and for an empty list."""
+        return self.mode in ("packages", "open") or bool(self.hosts)
+
     @classmethod
     def parse(cls, value: str | Sequence[str] | NetworkPolicy | None) -> NetworkPolicy:
         """From "none", "packages", "open", or hosts: "a.org,*.b.org:443" or a list. "packages" and "open" may stand
@@ -277,10 +282,24 @@ class NetworkPolicy:
             raise SpecError(f"network={value!r} asks for more than one thing", hint=_NETWORK_HINT)
         return cls(named[0] if named else "allow", hosts)
 
-    def describe(self) -> str:
-        """What is permitted, for a reader: "nothing", or "package registries, example.org"."""
+    def describe(self, *, most: int | None = None) -> str:
+        """What is permitted, for a reader: "nothing", or "package registries, example.org"; at most so many hosts."""
         said = {"none": "nothing", "packages": "package registries", "open": "the internet", "allow": ""}[self.mode]
-        return ", ".join(filter(None, (said, *self.hosts))) or "nothing"
+        shown = self.hosts[:most]
+        left = len(self.hosts) - len(shown)
+        return (", ".join(filter(None, (said, *shown))) or "nothing") + (f" and {left} more" if left else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON, for `from_json`. Usual limits are left out."""
+        told: dict[str, Any] = {"mode": self.mode, "hosts": list(self.hosts)}
+        if self.limits != NetworkLimits():
+            told["limits"] = {each.name: getattr(self.limits, each.name) for each in fields(self.limits)}
+        return told
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> NetworkPolicy:
+        """The inverse of `to_json`. Raises: SpecError, KeyError, TypeError for anything else."""
+        return cls(told["mode"], tuple(told["hosts"]), NetworkLimits(**told.get("limits") or {}))
 
 
 _NETWORK_HINT = 'use "none", "packages", "open", or hosts such as "a.org,*.b.org:443"'

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from corral.errors import SpecError
 from corral.forge.candidate import Candidate, as_candidates
+from corral.forge.consent import Granted, permissions_of_run
+from corral.forge.definition import describe_run, rebuild_candidates
 from corral.forge.ids import check_id, id_from_name, new_run_id
 from corral.forge.plan import decide_jobs, plan_turns
 from corral.forge.settings import Settings, Take, Timeouts
 from corral.forge.sources import fill_in, hash_folder
-from corral.spec import Resources
+from corral.spec import NetworkLimits, NetworkPolicy, Resources
 
 
 @pytest.mark.parametrize("value", ["", ".", "..", "../x", "a/b", "a.b", "-a", "a b", "a\n", "é", "a" * 64, None, 3])
@@ -41,6 +43,20 @@ def test_run_ids_are_ids_and_differ() -> None:
 )
 def test_id_of_a_file_that_calls_itself_an_agent(name: str, candidate_id: str) -> None:
     assert id_from_name(name) == candidate_id
+
+
+def test_network_of_a_candidate_survives_the_run_folder(tmp_path: Path) -> None:
+    policies = [NetworkPolicy(), NetworkPolicy("packages", ("a.org:443",), NetworkLimits(total_bytes=5))]
+    candidates = [Candidate.command("true", id=f"c{number}", network=policy) for number, policy in enumerate(policies)]
+    told = describe_run(
+        run="run", started="", objective="goal", settings=Settings(), candidates=candidates, judge={}, order=(), jobs=1
+    )
+    assert [each.network for each in rebuild_candidates(told, {})] == policies
+    assert told["candidates"][0]["network"] == {"mode": "none", "hosts": []}  # as earlier releases wrote it
+    granted = [permissions_of_run(told, Granted(network=policy)) for policy in (None, policies[1])]
+    assert [[(each.what, each.words) for each in found] for found in granted] == [
+        [("network packages,a.org:443", ())], []
+    ]  # fmt: skip
 
 
 def test_same_names_are_numbered_and_same_ids_refused(tmp_path: Path) -> None:

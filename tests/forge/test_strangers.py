@@ -246,6 +246,7 @@ def test_no_program_of_ours_imports_from_the_working_folder() -> None:
         ({"image": "registry.example/evil"}, "image registry.example/evil", "--image registry.example/evil"),
         ({"network": "open"}, "network open", "--network open"),
         ({"network": "evil.example"}, "network evil.example", "--network evil.example"),
+        ({"network": "packages,evil.example"}, "network packages,evil.example", "--network packages,evil.example"),
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """Specs, validated once."""
 
 import dataclasses
+import json
 import math
 import re
 from typing import Any, cast
@@ -8,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from corral.errors import SpecError
-from corral.spec import Lifetime, NetworkPolicy, Resources, Secret, Spec, make_spec, parse_size
+from corral.spec import Lifetime, NetworkLimits, NetworkPolicy, Resources, Secret, Spec, make_spec, parse_size
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,26 @@ def test_network_policy_is_parsed(text: str | list[str] | None, mode: str, hosts
     assert (policy.mode, policy.hosts) == (mode, hosts)
     assert NetworkPolicy.parse(policy) is policy
     assert NetworkPolicy.parse(str(policy)) == policy
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        NetworkPolicy(),
+        NetworkPolicy("packages", ("a.org",)),
+        NetworkPolicy("allow", ("*.b.org:443",), NetworkLimits(connections=3, total_bytes="1MiB")),
+    ],
+)
+def test_network_policy_survives_json(policy: NetworkPolicy) -> None:
+    told = policy.to_json()
+    assert NetworkPolicy.from_json(json.loads(json.dumps(told))) == policy
+    assert ("limits" in told) == (policy.limits != NetworkLimits())  # as earlier releases wrote it
+
+
+def test_empty_list_of_hosts_permits_nothing() -> None:
+    assert not NetworkPolicy.parse([]).permits_something
+    assert not NetworkPolicy().permits_something
+    assert NetworkPolicy("packages").permits_something
 
 
 @pytest.mark.parametrize("value", ["", "a.org,", ",", "a,,b", 5, [5]])

@@ -23,7 +23,7 @@ from corral.concurrency.closing import AsyncClosing
 from corral.concurrency.waiting import cancel_all, still_running
 from corral.errors import CorralError, EngineFaultError, ExecError, InvalidCommandError, SandboxGoneError, WorkdirError
 from corral.protocol import OnOutput, SpawnRequest, Stdin
-from corral.results import TIMEOUT_EXIT_CODE, EndReason, ExecResult, OutputChunk, StreamName, Usage
+from corral.results import TIMEOUT_EXIT_CODE, Denial, EndReason, ExecResult, OutputChunk, StreamName, Usage
 
 _MAX_SEGMENTS = 10_000
 """How many separate pieces of a stream are kept. A program that alternates between the streams byte by byte must not
@@ -353,6 +353,7 @@ class AsyncProcess(AsyncClosing):
         self._lock = threading.Lock()
         self._end: concurrent.futures.Future[Ending | CorralError] = concurrent.futures.Future()
         self._clear: Clear | None = None
+        self._denied: Callable[[], tuple[Denial, ...]] = tuple
 
     # What a backend provides.
 
@@ -496,6 +497,10 @@ class AsyncProcess(AsyncClosing):
         """
         self._clear = clear
 
+    def tell_denied(self, ask: Callable[[], tuple[Denial, ...]]) -> None:
+        """Have results tell what the network has refused; `ask` is called when a result is made."""
+        self._denied = ask
+
     async def _clear_up(self) -> None:
         """Call it, if the program has ended and it was not called yet."""
         with self._lock:
@@ -577,6 +582,7 @@ class AsyncProcess(AsyncClosing):
         await self._clear_up()
 
     def _result(self, ending: Ending) -> ExecResult:
+        denied = self._denied()
         with self._lock:
             capture = self._capture
             streams = {name: capture.stream(name) for name in STREAMS}
@@ -593,6 +599,7 @@ class AsyncProcess(AsyncClosing):
                 stdout_total_bytes=capture.total("stdout"),
                 stderr_total_bytes=capture.total("stderr"),
                 limit=ending.limit,
+                denied=denied,
             )
 
 

@@ -16,6 +16,7 @@ from corral.cli.failure import RunsProgram
 from corral.cli.runfile import DEFAULT, explain_unknown, guess_language, place_file
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.client.sandbox import AsyncSandbox
+from corral.denials import describe_denials
 from corral.errors import SpecError
 from corral.protocol import Backend, Command
 from corral.results import CodeResult, DownloadResult, ExecResult
@@ -151,7 +152,7 @@ async def run_inside(
 
 
 def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
-    """Print why a program ended, if its exit code does not say it."""
+    """Print why a program ended, if its exit code does not say it, and what the network refused it."""
     if result.reason == "timeout":
         limit = timeout if timeout is not None else spec.exec_timeout
         note(f"timed out after {show_seconds(limit)}; it was killed with all its processes")
@@ -159,6 +160,8 @@ def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
         note(f"out of memory: the sandbox has {show_size(spec.resources.memory)} (--memory gives more)")
     elif result.limit == "disk":
         note(f"out of disk: the sandbox has {show_size(spec.resources.disk)} (--disk gives more)")
+    if line := describe_denials(result.denied, spec.network, door="command line"):
+        note(line)
 
 
 def note(text: str) -> None:
@@ -186,6 +189,7 @@ def describe(result: ExecResult) -> dict[str, Any]:
         "stderr_bytes": result.stderr_total_bytes,
         "truncated": result.truncated,
         "replaced_bytes": result.replaced_bytes,
+        "denied": [asdict(denial) for denial in result.denied],
         "usage": asdict(result.usage),
     }
 

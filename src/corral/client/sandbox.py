@@ -49,7 +49,7 @@ from corral.protocol import (
     TerminalOptions,
     lacking,
 )
-from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Denial, Event, ExecResult, SandboxInfo, SandboxUsage
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
 from corral.sessions.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_name, name_taken
 from corral.sessions.session import ShellSession
@@ -383,8 +383,10 @@ class AsyncSandbox:
         """Start a program in the background. Raises: as `exec`."""
         check_keywords(options, StartOptions, "start")
         async with self._starting(command, options) as (request, clear):
+            denied = self.watch_denials()
             process = await self.primitives.spawn(request)
             process.clear_at_end(clear)
+            process.tell_denied(denied)
             return process
 
     # Recorded programs: their output is kept, and can be read from the beginning, any number of times.
@@ -544,6 +546,22 @@ class AsyncSandbox:
         """
         await self._open.set_secrets(check_secrets(secrets, self.primitives.spec.env))
 
+    async def denials(self) -> tuple[Denial, ...]:
+        """What its network has refused so far, oldest first; the oldest may be forgotten."""
+        return tuple(self._open.denials_since(0))
+
+    def watch_denials(self) -> Callable[[], tuple[Denial, ...]]:
+        """A function that returns what its network has refused since this call."""
+        primitives = self._open
+        count = primitives.count_denials()
+
+        def find() -> tuple[Denial, ...]:
+            if primitives.closed or primitives.count_denials() == count:
+                return ()
+            return tuple(primitives.denials_since(count))
+
+        return find
+
     async def expose(self, port: int, *, local_port: int | None = None, address: str | None = None) -> str:
         """Forward to a port of the sandbox's own loopback; returns a URL, for HTTP or any other TCP protocol.
 
@@ -665,7 +683,7 @@ class AsyncSandbox:
 
     async def _run(self, request: SpawnRequest, stdin: Stdin, on_output: OnOutput | None) -> ExecResult:
         listened = on_output is not None
-        denials = self.primitives.count_denials()
+        denied = self.watch_denials()
         try:
             process = await self.primitives.spawn(replace(request, listened=listened, quiet=not listened))
             try:
@@ -682,9 +700,9 @@ class AsyncSandbox:
             if error.sandbox_id == self.id:
                 self._ended = error
             raise
-        if self.primitives.count_denials() != denials:
-            result = replace(result, denied=tuple(self.primitives.denials_since(denials)))
-            for denial in result.denied:
+        if found := denied():
+            result = replace(result, denied=found)
+            for denial in found:
                 self.tell("denied", host=denial.host, port=denial.port, rule=denial.rule, count=denial.count)
         self.tell(
             "exec",

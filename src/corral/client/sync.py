@@ -316,6 +316,7 @@ class Sandbox(Derived[AsyncSandbox]):
     expose = derive(AsyncSandbox.expose)
     set_network = derive(AsyncSandbox.set_network)
     set_secrets = derive(AsyncSandbox.set_secrets)
+    denials = derive(AsyncSandbox.denials)
     start = derive_as(AsyncSandbox.start, Process)
     start_recorded = derive_as(AsyncSandbox.start_recorded, Recorded)
     find_recorded = derive_as(AsyncSandbox.find_recorded, Recorded)

@@ -54,7 +54,7 @@ def permissions_of_candidates(candidates: Iterable[Candidate], granted: Granted)
     found: list[Permission] = []
     for each in candidates:
         image = each.image if each.image is None or isinstance(each.image, str) else asdict(each.image)
-        found += _permissions_of(each.packages, image, _describe(each.network_policy), granted)
+        found += _permissions_of(each.packages, image, each.network_policy.to_json(), granted)
     return list(dict.fromkeys(found))
 
 
@@ -134,25 +134,21 @@ def _permissions_of(
         yield Permission(
             f"image {image}" if named else "an image that is built", ("--image", str(image)) if named else ()
         )
-    if network != _describe(NetworkPolicy()) and (granted.network is None or network != _describe(granted.network)):
-        text = _policy_text(network)
-        yield Permission(f"network {text or repr(network)}", ("--network", text) if text else ())
+    policy = _read_policy(network)
+    if policy is None:
+        yield Permission(f"network {network!r}")
+    elif policy.permits_something and policy != granted.network:
+        # The flag can't say other limits than the usual ones.
+        words = ("--network", str(policy)) if policy == NetworkPolicy.parse(str(policy)) else ()
+        yield Permission(f"network {policy}", words)
 
 
-def _describe(policy: NetworkPolicy) -> dict[str, Any]:
-    return {"mode": policy.mode, "hosts": list(policy.hosts)}
-
-
-def _policy_text(network: object) -> str:
-    """The policy as the flag `--network` writes it; empty if that is impossible."""
-    if not isinstance(network, Mapping):
-        return ""
-    mode, hosts = network.get("mode"), network.get("hosts")
-    if mode == "open":
-        return "open"
-    if mode == "allow" and isinstance(hosts, list) and hosts and all(isinstance(host, str) for host in hosts):
-        return ",".join(hosts)
-    return ""
+def _read_policy(network: object) -> NetworkPolicy | None:
+    """A policy from a stranger's file; None if it is none."""
+    try:
+        return NetworkPolicy.from_json(network)  # type: ignore[arg-type] # anything else raises
+    except (SpecError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _places_outside(source: Source, root: Path) -> Iterator[Path]:

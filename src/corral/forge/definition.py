@@ -93,7 +93,7 @@ def _describe_candidate(candidate: Candidate, salt: str) -> dict[str, Any]:
         "resources": asdict(candidate.resources) if candidate.resources else None,
         "env": {name: _hash(value, salt) for name, value in sorted(candidate.env.items())},
         "image": asdict(image) if is_dataclass(image) and not isinstance(image, type) else image and str(image),
-        "network": asdict(candidate.network_policy) | {"hosts": list(candidate.network_policy.hosts)},
+        "network": candidate.network_policy.to_json(),
     }
 
 
@@ -161,7 +161,6 @@ def _rebuild(item: Mapping[str, Any], env: Mapping[str, str]) -> Candidate:
         raise RunFolderError(
             f"candidate {item['id']!r} had an image that was built for it", hint="resume it from the program"
         )
-    network = item["network"]
     return Candidate(
         source=_rebuild_source(item["id"], item["source"]),
         id=item["id"],
@@ -171,7 +170,7 @@ def _rebuild(item: Mapping[str, Any], env: Mapping[str, str]) -> Candidate:
         resources=Resources(**item["resources"]) if item["resources"] else None,
         env={name: env[name] for name in item["env"]},
         image=item["image"],
-        network=NetworkPolicy(network["mode"], tuple(network["hosts"])),
+        network=NetworkPolicy.from_json(item["network"]),
     )
 
 

@@ -15,7 +15,7 @@ import secrets
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self, Unpack
 
 from corral.base.command import with_bash
@@ -31,7 +31,7 @@ from corral.errors import (
     SessionEndedError,
 )
 from corral.protocol import SessionOptions
-from corral.results import OutputChunk, StreamName
+from corral.results import Denial, OutputChunk, StreamName
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Entry, Recorded
 from corral.sessions.records import check_name
 from corral.sessions.shell import DRIVER, FEED, PLACE, RUN, SIGNAL
@@ -66,6 +66,8 @@ class SessionCommand:
     """When it was submitted, as Unix time."""
     begun: bool
     """True if the shell has started it."""
+    denied: tuple[Denial, ...] = field(default=(), compare=False)
+    """What the sandbox tried to reach while `run` waited for it, and was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,12 @@ class ShellSession:
             raise InvalidCommandError(f"the command has a NUL byte: {command[:40]!r}", op="run", hint="remove it")
         # Shielded: half a request would leave a command in the record that never runs.
         takes_input = not wait if open_input is None else open_input
+        denied = self._box.watch_denials()
         submitting = asyncio.ensure_future(self._submit(command, takes_input=takes_input, input_echo=input_echo))
         command_id = await wait_for(submitting)
-        return await (self.wait(command_id, timeout=timeout) if wait else self.command(command_id))
+        if not wait:
+            return await self.command(command_id)
+        return replace(await self.wait(command_id, timeout=timeout), denied=denied())
 
     async def commands(self) -> tuple[SessionCommand, ...]:
         """The commands with their current states, oldest first. About 4 MiB of commands and their texts are kept;

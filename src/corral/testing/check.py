@@ -59,6 +59,8 @@ POWERS = frozenset(
         "resize",
         "dial",
         "expose",
+        "set_network",
+        "denials",
     )
 )
 """The optional powers that a check may need. Another check tests that unsupported ones raise CapabilityError."""

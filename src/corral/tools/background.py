@@ -18,6 +18,7 @@ from corral.base.command import bash_text
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import ExecError, NameTakenError, NotRecordedError
 from corral.protocol import PathLike
+from corral.results import Denial
 from corral.sessions.record import Entry, Recorded, RecordInfo
 from corral.tools.unread import Mark, Reading
 
@@ -60,6 +61,8 @@ class ShellOutput:
     """True if there is already more to read."""
     lost_bytes: int = 0
     """About how much was dropped because it was not read in time."""
+    denied: tuple[Denial, ...] = ()
+    """What the sandbox tried to reach since the last reading, and was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class BackgroundProcessInfo:
 
 _marks: weakref.WeakKeyDictionary[AsyncSandbox, dict[str, Mark]] = weakref.WeakKeyDictionary()
 """How far each command was read in this process: a tool may get a new handle of the same sandbox for each call."""
+_denials: weakref.WeakKeyDictionary[AsyncSandbox, dict[str, int]] = weakref.WeakKeyDictionary()
+"""How much the network had refused when each command was started, or last read."""
 
 
 async def start_shell(
@@ -93,6 +98,7 @@ async def start_shell(
     """
     wanted = bash_text(command)
     known = await _make_room(box)
+    denials = box.primitives.count_denials()
     note = json.dumps({"command": command[:_NOTED_CHARS]}).encode()
     number = max((_number(info.name) for info in known), default=0)
     while True:
@@ -105,6 +111,7 @@ async def start_shell(
         except NameTakenError:
             continue  # taken by another handle meanwhile
         _marks_of(box).pop(shell_id, None)
+        _denials.setdefault(box, {})[shell_id] = denials
         return BackgroundHandle(shell_id, recorded.pid, command)
 
 
@@ -130,6 +137,9 @@ async def read_shell(
             if not reading.take(entry):
                 break
     mark = _marks_of(box)[shell_id] = reading.finish(whole=not running)
+    known, count = _denials.setdefault(box, {}), box.primitives.count_denials()
+    denied = box.primitives.denials_since(known.get(shell_id, count)) if known.get(shell_id, count) != count else ()
+    known[shell_id] = count
     return ShellOutput(
         shell_id,
         stdout=reading.join("stdout"),
@@ -140,6 +150,7 @@ async def read_shell(
         reason=reason,
         waiting=mark.waiting,
         lost_bytes=reading.lost_bytes,
+        denied=tuple(denied),
     )
 
 
@@ -217,6 +228,7 @@ async def _make_room(box: AsyncSandbox) -> list[RecordInfo]:
         with contextlib.suppress(NotRecordedError):
             await (await box.find_recorded(ended.name)).forget()
         _marks_of(box).pop(ended.name, None)
+        _denials.setdefault(box, {}).pop(ended.name, None)
     return known
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.client.sandbox import AsyncSandbox
+from corral.spec import NetworkPolicy
 from corral.tools.background import (
     BackgroundProcessInfo,
     ShellOutput,
@@ -17,7 +18,7 @@ from corral.tools.background import (
     write_shell,
 )
 from corral.tools.gate import Gate
-from corral.tools.render import DEFAULT_MAX_CHARS, ToolText, bound, make_harmless, quote
+from corral.tools.render import DEFAULT_MAX_CHARS, ToolText, bound, make_harmless, quote, render_denials
 from corral.tools.schema import Parameter
 from corral.tools.tool import Row, Source, ToolSet
 
@@ -60,7 +61,7 @@ class BackgroundTools(ToolSet[BackgroundCommands]):
 # The texts.
 
 
-def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
+def _render_output(output: ShellOutput, *, network: NetworkPolicy, max_chars: int) -> ToolText:
     """The new output and the state of the command; the last line is always ours."""
     lost = f"[about {output.lost_bytes} bytes before this were dropped]\n" if output.lost_bytes else ""
     # It was read to fit. It is only cut if it has many control characters, each of which is shown as several.
@@ -75,7 +76,7 @@ def _render_output(output: ShellOutput, *, max_chars: int) -> ToolText:
     if output.waiting:
         state += "; more is waiting: read again"
     return ToolText(
-        f"{lost}{text.rstrip(chr(10)) or '(nothing new)'}\n[{state}]",
+        f"{lost}{text.rstrip(chr(10)) or '(nothing new)'}\n[{state}]{render_denials(output.denied, network)}",
         truncated=cut or output.waiting or bool(output.lost_bytes),
         result=output,
     )
@@ -103,7 +104,7 @@ async def _read(commands: BackgroundCommands, values: Mapping[str, Any], max_cha
         newest=values["newest"],
         max_bytes=max(1, max_chars - _FOOTER_CHARS),
     )
-    return _render_output(output, max_chars=max_chars)
+    return _render_output(output, network=commands.box.spec.network, max_chars=max_chars)
 
 
 async def _write(commands: BackgroundCommands, values: Mapping[str, Any], max_chars: int) -> ToolText:

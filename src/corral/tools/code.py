@@ -86,4 +86,4 @@ class CodeTool(Tool):
             )
         except BackendUnavailableError as error:
             return render_error(f"{error}; use another language", code=error.code)
-        return render_result(result, max_chars=self.max_chars)
+        return render_result(result, network=box.spec.network, max_chars=self.max_chars)

@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from corral.results import ExecResult, FileInfo, GlobResult, GrepResult
+from corral.denials import describe_denials
+from corral.results import Denial, ExecResult, FileInfo, GlobResult, GrepResult
+from corral.spec import NetworkPolicy
 
 DEFAULT_MAX_CHARS = 30_000
 """The maximum length of a text for a model."""
@@ -149,12 +151,24 @@ OUTPUT_HINT = "write the output to a file and read it piece by piece, or print l
 """For tools that may write files."""
 
 
-def render_result(result: ExecResult, *, max_chars: int = DEFAULT_MAX_CHARS, hint: str = OUTPUT_HINT) -> ToolText:
-    """The output of a program, in order, and how it ended."""
-    footer = f"[{describe_end(result)}]"
+def render_result(
+    result: ExecResult,
+    *,
+    network: NetworkPolicy | None = None,
+    max_chars: int = DEFAULT_MAX_CHARS,
+    hint: str = OUTPUT_HINT,
+) -> ToolText:
+    """The output of a program, in order, how it ended, and what the sandbox's `network` has refused it."""
+    footer = f"[{describe_end(result)}]{render_denials(result.denied, network)}"
     body, cut = bound(make_harmless(result.output), max_chars=max_chars - len(footer) - 1, hint=hint)
     body = body.rstrip("\n") or "(no output)"
     return ToolText(f"{body}\n{footer}", ok=result.ok, truncated=cut or result.truncated, result=result)
+
+
+def render_denials(denied: Sequence[Denial], network: NetworkPolicy | None) -> str:
+    """A line for the model about what the network refused, after a line end. Empty if it refused nothing."""
+    line = describe_denials(denied, network or NetworkPolicy(), door="model")
+    return f"\n[{line}]" if line else ""
 
 
 def describe_end(result: ExecResult) -> str:

@@ -151,7 +151,7 @@ class ShellTool(Tool):
 
     async def run(self, box: AsyncSandbox, values: Mapping[str, Any]) -> ToolText:
         result = await self.execute(box, values["command"], timeout=values["timeout_seconds"] or self._timeout)
-        return render_result(result, max_chars=self.max_chars, hint=self.hint)
+        return render_result(result, network=box.spec.network, max_chars=self.max_chars, hint=self.hint)
 
     @property
     def hint(self) -> str:

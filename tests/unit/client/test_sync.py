@@ -50,7 +50,7 @@ def public(cls: type) -> set[str]:
                 "room",
                 "stop_waiting",
             }
-            | {"clear_at_end"},
+            | {"clear_at_end", "tell_denied"},
         ),
         (Recorded, MemoryRecorded, {"describe"}),
         (ShellSession, session.ShellSession, {"attach", "open", "log_chunks"}),
@@ -58,7 +58,7 @@ def public(cls: type) -> set[str]:
         (
             Sandbox,
             AsyncSandbox,
-            {"aclose", "find_runtime", "fork", "around", "resolve", "tell"} | {"dial"},
+            {"aclose", "find_runtime", "fork", "around", "resolve", "tell"} | {"dial", "watch_denials"},
         ),  # for backends; a socket that never waits
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.environments import DaytonaEnvironment, DockerEnvironment
-from corral.adapters.ag2.sandbox import Adapted, ClosedError, Closing
+from corral.adapters.ag2.sandbox import Adapted, ClosedError, Closing, with_remark
 from corral.adapters.ag2.service import DaytonaResources
 from corral.adapters.ag2.words import DOCKER_CODE
 from corral.errors import CorralError
@@ -54,7 +54,7 @@ class CodeRunner:
             lambda box: box.run_code(code, language, timeout=timeout), context=context
         )
         self.result = cast("CodeResult | None", ran.result) or self.result
-        return framework.CodeRunResult(output=ran.output, exit_code=ran.exit_code)
+        return framework.CodeRunResult(output=with_remark(ran.output, ran.remark), exit_code=ran.exit_code)
 
 
 class CodeEnvironmentBase(CodeRunner, Closing):

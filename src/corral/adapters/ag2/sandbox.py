@@ -17,6 +17,7 @@ from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.closing import AsyncClosing
+from corral.denials import describe_denials
 from corral.errors import BackendUnavailableError, CorralError, PolicyError, SandboxClosedError, SandboxError
 from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
 from corral.tools.tool import MENDABLE
@@ -42,6 +43,8 @@ class Ran:
     output: str
     exit_code: int
     result: ExecResult | None = None
+    remark: str = ""
+    """What the network refused, in one line for a model."""
 
 
 class Adapted(Closing):
@@ -74,7 +77,8 @@ class Adapted(Closing):
                     return Ran(str(error), NOT_FOUND_EXIT_CODE)
                 return Ran(describe_failure(error, self.words), 1)
         output = read_output(result, self.words, self.timeout if seconds is None else seconds, self.max_output)
-        return Ran(output, result.exit_code, result)
+        remark = describe_denials(result.denied, box.spec.network, door="model")
+        return Ran(output, result.exit_code, result, remark)
 
 
 class AdaptedSandbox(Adapted):
@@ -194,6 +198,11 @@ def read_output(result: ExecResult, words: Words, seconds: float, most: int | No
         total = result.stdout_total_bytes + result.stderr_total_bytes if result.truncated else 0
         output = f"{output[:most]}\n[truncated: showing first {most} of {max(total, len(output))} chars]"
     return describe_timeout(words.late.format(seconds=seconds), output) if result.timed_out else output
+
+
+def with_remark(output: str, remark: str) -> str:
+    """The output for a model, with a remark of ours on a line of its own, if there is one."""
+    return "\n".join(filter(None, (output.rstrip("\n"), f"[{remark}]"))) if remark else output
 
 
 def describe_timeout(remark: str, output: str) -> str:

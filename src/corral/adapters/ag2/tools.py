@@ -12,7 +12,7 @@ from typing import Any
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.code import CodeRunner
 from corral.adapters.ag2.environments import CorralEnvironment, EnvironmentBase, LocalEnvironment
-from corral.adapters.ag2.sandbox import AdaptedSandbox
+from corral.adapters.ag2.sandbox import AdaptedSandbox, with_remark
 from corral.environment.environment import Environment
 from corral.errors import PolicyError
 from corral.tools.render import OUTPUT_HINT, bound, make_harmless
@@ -195,7 +195,7 @@ class _OwnShell:
             return error.message
         if isinstance(self._environment, AdaptedSandbox):
             self._environment.result = ran.result or self._environment.result
-        return with_exit_code(ran.output, ran.exit_code)
+        return with_remark(with_exit_code(ran.output, ran.exit_code), ran.remark)
 
 
 class _Opening:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NotRequired, TypedDict, TypeVar
 
+from corral.denials import describe_denials
 from corral.errors import EditError, SandboxClosedError, SandboxGoneError
-from corral.results import EndReason, ExecResult
+from corral.results import Denial, EndReason, ExecResult
 from corral.results import FileInfo as CoreFileInfo
+from corral.spec import NetworkPolicy
 from corral.tools.reading import Window
 
 MAX_OUTPUT_CHARS = 100_000
@@ -59,6 +61,10 @@ class ExecuteResponse:
     duration_seconds: float = field(default=0.0, compare=False)
     error: Exception | None = field(default=None, compare=False)
     """Why no program was run, or its end is unknown: then `output` is not a program's."""
+    denied: tuple[Denial, ...] = field(default=(), compare=False)
+    """What the network of the sandbox refused while the program ran."""
+    remark: str = field(default="", compare=False)
+    """The same in one line for a model; it is not in `output`, which is the program's."""
 
     @property
     def timed_out(self) -> bool:
@@ -116,7 +122,7 @@ def is_truncated(found: object) -> bool:
     return isinstance(found, Found) and found.truncated
 
 
-def narrow_result(result: ExecResult, *, timeout: float) -> ExecuteResponse:
+def narrow_result(result: ExecResult, *, timeout: float, network: NetworkPolicy) -> ExecuteResponse:
     """An `ExecResult` as the known type. After a timeout, the exit code is 124 and the output has what was printed."""
     output = result.output
     cut = len(output) > MAX_OUTPUT_CHARS
@@ -132,6 +138,8 @@ def narrow_result(result: ExecResult, *, timeout: float) -> ExecuteResponse:
         stderr=result.stderr,
         reason=result.reason,
         duration_seconds=result.usage.wall_seconds,
+        denied=result.denied,
+        remark=describe_denials(result.denied, network, door="model"),
     )
 
 

@@ -255,7 +255,7 @@ class AsyncCorralSandbox(AsyncClosing):
             return View((*read_only, *view.read_only), (*hidden, *view.hidden))
 
         result = await run_in_view(box, bash_text(command), make_view, cwd=self.work_dir, timeout=seconds)
-        return narrow_result(result, timeout=seconds)
+        return narrow_result(result, timeout=seconds, network=box.spec.network)
 
     # Commands in the background.
 

@@ -116,10 +116,12 @@ def _cut(lines: list[str], what: str) -> list[str]:
 
 
 def render_execution(response: ExecuteResponse) -> str:
-    """The output of a command, with the exit code if it failed."""
+    """The output of a command, with the exit code if it failed, and what the network refused."""
     text = make_harmless(response.output)
     if response.truncated:
         text = f"{text}\n\n... (output truncated)"
+    if response.remark:
+        text = "\n".join(filter(None, (text.rstrip("\n"), f"[{response.remark}]")))
     if response.exit_code:
         return f"Command failed (exit code {response.exit_code}):\n{text}"
     return text

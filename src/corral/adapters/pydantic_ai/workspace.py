@@ -28,6 +28,7 @@ from corral.base.command import bash_text
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.closing import AsyncClosing
+from corral.denials import describe_denials
 from corral.errors import (
     InvalidCommandError,
     SandboxClosedError,
@@ -143,7 +144,10 @@ class CorralWorkspace(AsyncClosing):
                 stdout=result.stdout,
                 stderr=result.stderr,
             )
-        return CommandResult(exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr)
+        stderr = result.stderr
+        if line := describe_denials(result.denied, box.spec.network, door="model"):
+            stderr = f"{stderr}{'' if not stderr or stderr.endswith(chr(10)) else chr(10)}[{line}]\n"
+        return CommandResult(exit_code=result.exit_code, stdout=result.stdout, stderr=stderr)
 
     async def read_bytes(self, path: str) -> bytes:
         """A whole file. Raises: FileNotFoundError, IsADirectoryError and the like; WorkspaceUnavailableError."""

@@ -15,11 +15,11 @@ from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.tokens import TokenBook
 from corral.errors import SandboxGoneError, SpecError
 from corral.protocol import Backend, OnEvent, refuse_given
-from corral.results import Capabilities, SandboxInfo
+from corral.results import Capabilities, Denial, SandboxInfo
 from corral.spec import Spec
 
 NAME = "memory"
-POWERS = frozenset({"detach", "ephemeral", "watch", "secrets"})
+POWERS = frozenset({"denials", "detach", "ephemeral", "secrets", "set_network", "watch"})
 _SHELLS = ("bash", "sh")
 
 
@@ -53,9 +53,13 @@ class MemoryBackend(Backend):
         exit_code: int = 0,
         seconds: float = 0.0,
         times: int | None = None,
+        denied: Sequence[Denial] = (),
     ) -> None:
-        """Script the reply to a command, given as its whole text or a pattern. It can be used `times` times."""
-        self.script.add(Reply(command, False, None, encode(stdout), encode(stderr), exit_code, seconds, times))
+        """Script the reply to a command, given as its whole text or a pattern. It can be used `times` times. `denied`
+        is what it tries to reach, and is refused."""
+        self.script.add(
+            Reply(command, False, None, encode(stdout), encode(stderr), exit_code, seconds, times, tuple(denied))
+        )
 
     def reply_code(
         self,
@@ -67,9 +71,12 @@ class MemoryBackend(Backend):
         exit_code: int = 0,
         seconds: float = 0.0,
         times: int | None = None,
+        denied: Sequence[Denial] = (),
     ) -> None:
         """Script the reply to a snippet, of one language or of any."""
-        self.script.add(Reply(code, True, language, encode(stdout), encode(stderr), exit_code, seconds, times))
+        self.script.add(
+            Reply(code, True, language, encode(stdout), encode(stderr), exit_code, seconds, times, tuple(denied))
+        )
 
     def count_living(self) -> int:
         """The number of existing sandboxes, owned and detached."""
@@ -106,8 +113,12 @@ class MemoryBackend(Backend):
             processes="none",
             cpu="none",
             disk="hard",
+            network=("none", "packages", "allow", "open"),
             powers=POWERS,
-            notes=("a fake for tests: a tree of files in memory and scripted programs",),
+            notes=(
+                "a fake for tests: a tree of files in memory and scripted programs",
+                "network= is kept, and nothing is reached: denials are scripted",
+            ),
         )
 
     async def aclose(self) -> None:
@@ -151,7 +162,6 @@ def _refuse_what_is_missing(spec: Spec) -> None:
     hint = "it executes nothing: script a reply"
     unsupported = {
         "images": (spec.image is not None, hint),
-        "network": (spec.network.mode != "none", hint),
         "packages": (bool(spec.packages), hint),
         "venv": (spec.venv is not None, hint),
         "snapshot": (spec.snapshot is not None, hint),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from corral.base.files import encode
-from corral.results import StreamName
+from corral.results import Denial, StreamName
 
 if TYPE_CHECKING:
     from corral.backends.memory.files import MemoryFiles
@@ -90,6 +90,8 @@ class Call:
     """Run another program with the same streams: `await call.run(dataclasses.replace(call, argv=…))`."""
     spawn: Callable[[Call], None]
     """The same in the background: it may outlive this program, but not the sandbox."""
+    deny: Callable[[Iterable[Denial]], object]
+    """Have the sandbox tell these as refused by its network."""
     traps: dict[int, Callable[[], None]] = field(default_factory=dict)
     """Functions to call instead of ending, by signal number."""
     pid: int = 0

@@ -21,8 +21,8 @@ from corral.base.command import show_command
 from corral.errors import WorkdirError, gone
 from corral.languages import Language, Runtime
 from corral.protocol import SandboxPrimitives, SpawnRequest
-from corral.results import SandboxInfo, SandboxUsage
-from corral.spec import HOME, USER, Lifetime, Secret, Spec, place_secrets, placeholders
+from corral.results import Denial, SandboxInfo, SandboxUsage
+from corral.spec import HOME, USER, Lifetime, NetworkPolicy, Secret, Spec, place_secrets, placeholders
 
 if TYPE_CHECKING:
     from corral.backends.memory.backend import MemoryBackend
@@ -44,6 +44,7 @@ class Box:
         self.detached = False
         self.name: str | None = None
         self.gone = False
+        self.denials: list[Denial] = []
         self._deadline: float | None = None
         self._timer: threading.Timer | None = None
         self.arm(spec.lifetime.seconds)
@@ -134,6 +135,7 @@ class MemorySandbox(SandboxPrimitives):
             run=self._perform,
             spawn=lambda inner: process.begin_child(self._perform(inner)),
             pid=process.pid,
+            deny=self._box.denials.extend,
         )
         if request.argv[0] == CODE_PROGRAM:
             source = await self._files.read(request.argv[2])
@@ -182,6 +184,18 @@ class MemorySandbox(SandboxPrimitives):
         self._box.check()
         placed = place_secrets(secrets, self._box.spec.secrets)
         self.spec = self._box.spec = replace(self._box.spec, secrets=placed)
+
+    # Network.
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        self._check()
+        self.spec = self._box.spec = replace(self._box.spec, network=policy)
+
+    def count_denials(self) -> int:
+        return len(self._box.denials)
+
+    def denials_since(self, count: int) -> Sequence[Denial]:
+        return self._box.denials[count:]
 
     # Life.
 

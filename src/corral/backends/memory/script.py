@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from corral.backends.memory.call import Call, Input
 from corral.base.command import show_command
+from corral.results import Denial
 
 Wanted = str | re.Pattern[str]
 """The whole text of a command or snippet, or a pattern to find in it."""
@@ -44,6 +45,7 @@ class Reply:
     exit_code: int
     seconds: float
     left: int | None
+    denied: tuple[Denial, ...] = ()
 
     def matches(self, text: str, language: str | None) -> bool:
         """True if it is the reply to that command or snippet."""
@@ -77,6 +79,7 @@ class Script:
                 return None
             if rule.left is not None:
                 rule.left -= 1
+        call.deny(rule.denied)
         if rule.seconds:
             await asyncio.sleep(rule.seconds)
         if rule.stdout:

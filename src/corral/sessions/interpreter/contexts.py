@@ -9,6 +9,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from corral.base.process import Capture
@@ -247,9 +248,10 @@ class Interpreter:
     ) -> RunResult:
         """Run code to its end. Raises: as `run`."""
         kept = _Collected(output_limit_bytes or self._box.spec.output_limit_bytes)
+        denied = self._box.watch_denials()
         async for event in self.run(code, context=context, envs=envs, timeout=timeout):
             kept.add(event)
-        return kept.result()
+        return replace(kept.result(), denied=denied())
 
     async def follow(self, context: str = DEFAULT_CONTEXT, *, run: str | None = None) -> AsyncIterator[RunEvent]:
         """The events of a run (by default the last one, which may be in progress), as far as recorded.

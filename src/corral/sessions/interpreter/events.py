@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from corral.results import Pictures
+from corral.results import Denial, Pictures
 from corral.sessions.interpreter.chartdata import check_chart
 
 RunEventKind = Literal["stdout", "stderr", "result", "display", "error", "lost", "restart", "end"]
@@ -68,6 +68,8 @@ class RunResult(Pictures):
     fresh: bool = False
     reason: str = ""
     """The reason, if it is not `completed` and there is no error."""
+    denied: tuple[Denial, ...] = ()
+    """What the sandbox tried to reach during the run, and was refused."""
 
     @property
     def ok(self) -> bool:

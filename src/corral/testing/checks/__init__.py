@@ -10,6 +10,7 @@ from corral.testing.checks import (  # noqa: F401 - imported to be registered
     input,  # noqa: A004
     life,
     loops,
+    network,
     ports,
     powers,
     process,

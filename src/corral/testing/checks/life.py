@@ -32,7 +32,7 @@ async def unmet_wish_is_refused(context: Context) -> None:
     before = await context.count()
     spec_options: dict[str, dict[str, Any]] = {
         "images": {"image": "debian:12"}, "packages": {"packages": ["iniconfig"]}, "venv": {"venv": "/no/such"},
-        "open": {"network": "open"}, "allow": {"network": "example.org"},
+        "open": {"network": "open"}, "allow": {"network": "a.invalid"}, "packages": {"network": "packages"},
     }  # fmt: skip
     for power, options in spec_options.items():
         if power not in capabilities.powers and power not in capabilities.network:
