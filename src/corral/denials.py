@@ -23,8 +23,11 @@ _LONGEST_HOST = 100
 _POLICY, _PRIVATE, _NOTHING = "policy", "private", "no network"
 
 
-def describe_denials(denied: Sequence[Denial], policy: NetworkPolicy, *, door: Door = "library") -> str:
+def describe_denials(
+    denied: Sequence[Denial], policy: NetworkPolicy, *, door: Door = "library", flag: str = "--network"
+) -> str:
     """One line without a line end: what was refused, what is permitted, and how to ask for more. Empty if nothing was.
+    `flag` is what takes a policy on the command line.
 
     `network: blocked example.org:443; allowed are package registries; ask for it with network="packages,example.org"`
     """
@@ -43,7 +46,7 @@ def describe_denials(denied: Sequence[Denial], policy: NetworkPolicy, *, door: D
     listed = [denial for rule in (_POLICY, _NOTHING, _PRIVATE) for denial in by_rule.get(rule, ())]
     if listed:
         parts.append(f"allowed are {policy.describe(most=_MOST_HOSTS)}" if policy.mode != "none" else "")
-        parts.append(_ask(listed, policy, door))
+        parts.append(_ask(listed, policy, door, flag))
     return f"network: {'; '.join(filter(None, parts))}" if parts else ""
 
 
@@ -80,7 +83,7 @@ def _name(denial: Denial) -> str:
 def _with_port(host: str, port: int | None) -> str:
     if port is None:
         return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"[{host}]:{port}" if read_address(host) is not None and ":" in host else f"{host}:{port}"
 
 
 def _explain(rule: str, policy: NetworkPolicy) -> str:
@@ -99,7 +102,7 @@ def _explain(rule: str, policy: NetworkPolicy) -> str:
     }.get(rule, f": {rule[:40]!a}")
 
 
-def _ask(denied: Sequence[Denial], policy: NetworkPolicy, door: Door) -> str:
+def _ask(denied: Sequence[Denial], policy: NetworkPolicy, door: Door, flag: str) -> str:
     """How a reader gets access, in the words of the door."""
     if door == "model":
         return "if it is needed, ask the user to allow it"
@@ -108,7 +111,7 @@ def _ask(denied: Sequence[Denial], policy: NetworkPolicy, door: Door) -> str:
     before = [] if policy.mode == "none" else str(policy).split(",")
     wanted = ",".join([*(before if len(before) <= _MOST_HOSTS else ["…"]), *proposed])
     if door == "command line":
-        return f"ask for it with --network {shlex.quote(wanted) if set(wanted) & set('*[') else wanted}"
+        return f"ask for it with {flag} {shlex.quote(wanted) if set(wanted) & set('*[') else wanted}"
     if door == "server":
         return f"ask for it with domainAllowList or networkAllowList: {','.join(proposed)}"
     return f'ask for it with network="{wanted}"'

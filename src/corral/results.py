@@ -321,6 +321,8 @@ class SandboxInfo:
     deadline: float | None = None
     """Seconds left of its lifetime; None if it is unlimited."""
     labels: dict[str, str] = field(default_factory=dict)
+    network: str | None = None
+    """What it may reach, as `network=` takes it; None if the backend does not tell."""
 
     @property
     def owner(self) -> str | None:

@@ -16,9 +16,10 @@ import click
 
 from corral.errors import SpecError
 
-Kind = Literal["text", "number", "size", "time"]
+Kind = Literal["text", "number", "size", "time", "policy"]
 _TYPES: dict[Kind, tuple[tuple[type, ...], str]] = {
     "text": ((str,), "a text in quotes"),
+    "policy": ((str, list), 'a text like "packages,a.org", or a list of such texts'),
     "number": ((int, float), "a number"),
     "size": ((int, str), 'bytes, or a text like "512MiB"'),
     "time": ((int, float, str), 'seconds, or a text like "30m"'),
@@ -55,7 +56,10 @@ SETTINGS: dict[str, Setting] = {
         Setting("cpus", "--cpus", "number", "2", "CPUs of a sandbox; 0.5 is half of one"),
         Setting("disk", "--disk", "size", "3GiB", "disk limit of a sandbox"),
         Setting("processes", "--processes", "number", "256", "limit on processes and threads of a sandbox"),
-        Setting("network", "--network", "text", "none", "network access: none, open, or hosts such as a.org,b.org"),
+        Setting(
+            "network", "--network", "policy", "none",
+            "what a sandbox may reach: none, packages, open, or hosts such as a.org,*.b.org:443",
+        ),
         Setting("image", "--image", "text", "the host's own /usr", "the image of a sandbox"),
         Setting("workdir", "--workdir", "text", "/home/daytona", "the working folder inside"),
         Setting("venv", "--venv", "text", "none", "a virtual environment of the host, mounted read-only"),
@@ -106,5 +110,9 @@ def spread(values: Mapping[str, Any], command: click.Command, context: click.Con
     if isinstance(command, click.Group):
         found = ((name, command.get_command(context, name)) for name in command.list_commands(context))
         return {name: spread(values, child, context) for name, child in found if child is not None}
-    names = {parameter.name for parameter in command.params}
-    return {key: value for key, value in values.items() if key in names}
+    several = {parameter.name: parameter.multiple for parameter in command.params}
+    return {
+        key: [value] if several[key] and isinstance(value, str) else value
+        for key, value in values.items()
+        if key in several
+    }

@@ -127,6 +127,44 @@ def open_server(url: str, key: str | None) -> Any:
     return make_backend("daytona", api_url=url if parts.path.strip("/") else f"{url.rstrip('/')}/api", api_key=key)
 
 
+class Policy(click.ParamType):  # type: ignore[type-arg] # generic only since click 8.4, and 8.1 will do
+    """A part of a network policy."""
+
+    name = "policy"
+    envvar_list_splitter = ","
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text, which `NetworkPolicy.parse` checks with the others."""
+        return str(value)
+
+
+def complete_policy(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The words of a network policy. Hosts are the user's own."""
+    before, comma, last = incomplete.rpartition(",")
+    return [
+        CompletionItem(f"{before}{comma}{word}", help=meaning)
+        for word, meaning in NETWORK_WORDS.items()
+        if word.startswith(last) and not (comma and word == "none")
+    ]
+
+
+NETWORK_WORDS = {
+    "none": "nothing",
+    "packages": "the package registries that this machine is configured for",
+    "open": "the internet, without private addresses",
+}
+
+
+def join_policy(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str | None:
+    """The policy as one text; None if none was given."""
+    return ",".join(values) if values else None
+
+
+network_option = setting_option(
+    "network", type=Policy(), multiple=True, metavar="POLICY", callback=join_policy, shell_complete=complete_policy,
+    help="What it may reach: none (default), packages (the registries this machine is configured for), open (the "
+         "internet), or hosts such as a.org,*.b.org:443; may be repeated.",
+)  # fmt: skip
 sandbox_argument = click.argument("sandbox_id", metavar="ID", shell_complete=complete_sandbox)
 language_option = click.option(
     "--language", "-l", metavar="NAME", shell_complete=_complete_language,
@@ -168,7 +206,7 @@ environment_options = together(
 )  # fmt: skip
 spec_option_flags = together(
     setting_option("image", metavar="IMAGE"),
-    setting_option("network", metavar="POLICY"),
+    network_option,
     setting_option("memory", metavar="SIZE"),
     setting_option("cpus", type=float, metavar="N"),
     setting_option("disk", metavar="SIZE"),

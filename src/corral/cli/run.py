@@ -23,6 +23,8 @@ from corral.results import CodeResult, DownloadResult, ExecResult
 from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, Spec, make_spec, parse_size
 
 _COPY_WORKDIR = "/workspace"
+NETWORK_FLAG = "--network"
+"""What takes the policy of a new sandbox."""
 
 
 @click.command(cls=RunsProgram)
@@ -135,7 +137,14 @@ def _guess_language(name: str, source: bytes) -> str:
 
 
 async def run_inside(
-    box: AsyncSandbox, command: Command, *, terminal: bool, interactive: bool, timeout: float | None = None, **call: Any
+    box: AsyncSandbox,
+    command: Command,
+    *,
+    terminal: bool,
+    interactive: bool,
+    timeout: float | None = None,
+    flag: str = NETWORK_FLAG,
+    **call: Any,
 ) -> int:
     """Run a program, connected to this terminal or to our streams; returns its exit code."""
     if terminal:
@@ -147,11 +156,11 @@ async def run_inside(
         stdin = read_input() if interactive else None
         result = await box.exec(command, stdin=stdin, on_output=outlet.take, timeout=timeout, **call)
         outlet.finish()
-    explain(result, timeout=timeout, spec=box.spec)
+    explain(result, timeout=timeout, spec=box.spec, flag=flag)
     return result.exit_code & 0xFF
 
 
-def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
+def explain(result: ExecResult, *, timeout: float | None, spec: Spec, flag: str = NETWORK_FLAG) -> None:
     """Print why a program ended, if its exit code does not say it, and what the network refused it."""
     if result.reason == "timeout":
         limit = timeout if timeout is not None else spec.exec_timeout
@@ -160,7 +169,7 @@ def explain(result: ExecResult, *, timeout: float | None, spec: Spec) -> None:
         note(f"out of memory: the sandbox has {show_size(spec.resources.memory)} (--memory gives more)")
     elif result.limit == "disk":
         note(f"out of disk: the sandbox has {show_size(spec.resources.disk)} (--disk gives more)")
-    if line := describe_denials(result.denied, spec.network, door="command line"):
+    if line := describe_denials(result.denied, spec.network, door="command line", flag=flag):
         note(line)
 
 

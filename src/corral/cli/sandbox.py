@@ -24,8 +24,10 @@ from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, SandboxGoneError, SpecError
 from corral.protocol import Backend, Command, lacking
-from corral.results import SandboxInfo, SnapshotInfo, timestamp
+from corral.results import Denial, SandboxInfo, SnapshotInfo, timestamp
 from corral.sessions.detached import DetachedProgram, choose
+
+_NETWORK_CHARS = 32
 
 
 @click.group()
@@ -102,14 +104,23 @@ def list_sandboxes(backend: str | Backend, quiet: bool, as_json: bool) -> None:
     else:
         rows = [
             [info.sandbox_id, plain(info.name or "-"), info.state, _show_age(info),
-             show_seconds(info.deadline) if info.deadline is not None else "-", show_owner(info), show_labels(info)]
+             show_seconds(info.deadline) if info.deadline is not None else "-", _show_network(info),
+             show_owner(info), show_labels(info)]
             for info in sorted(infos, key=lambda info: info.created)
         ]  # fmt: skip
-        print_table(rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "OWNER", "LABELS"], whole_in_a_pipe=True)
+        print_table(
+            rows, headers=["ID", "NAME", "STATE", "AGE", "LEFT", "NETWORK", "OWNER", "LABELS"], whole_in_a_pipe=True
+        )
 
 
 def _show_age(info: SandboxInfo | SnapshotInfo) -> str:
     return show_seconds(max(0.0, time.time() - info.created))
+
+
+def _show_network(info: SandboxInfo) -> str:
+    """The policy for a table; a long one is cut."""
+    text = plain(info.network or "-")
+    return text if len(text) <= _NETWORK_CHARS else f"{text[: _NETWORK_CHARS - 1]}…"
 
 
 def _describe_sandbox(info: SandboxInfo) -> dict[str, Any]:
@@ -159,12 +170,57 @@ def exec_(
             return 0
         async with connected(maker, sandbox_id) as box:
             if tty or not as_json:
-                return await run_inside(box, wanted, terminal=tty, interactive=interactive, **call)
+                flag = f"corral sandbox network {sandbox_id}"
+                return await run_inside(box, wanted, terminal=tty, interactive=interactive, flag=flag, **call)
             result = await box.exec(wanted, stdin=read_input() if interactive else None, **call)
         click.echo(to_json(describe(result)))
         return result.exit_code & 0xFF
 
     return run_on(backend, sandbox_id, work)
+
+
+@sandbox.command()
+@options.sandbox_argument
+@click.argument("policies", nargs=-1, metavar="[POLICY…]", shell_complete=options.complete_policy)
+@click.option("--denied", "-d", is_flag=True, help="Show what was refused instead; the oldest may be forgotten.")
+@options.backend_option
+@options.json_option
+def network(sandbox_id: str, policies: tuple[str, ...], denied: bool, backend: str | Backend, as_json: bool) -> None:
+    """Show what a running sandbox may reach, or change it. Connections that are no longer permitted end.
+
+    \b
+    corral sandbox network box                     show the policy
+    corral sandbox network box packages,a.org      replace it
+    corral sandbox network box none
+    corral sandbox network box --denied            what was refused
+    """
+    if denied and policies:
+        raise click.UsageError("--denied and a POLICY can't be combined", click.get_current_context())
+
+    async def work(maker: Backend) -> None:
+        async with connected(maker, sandbox_id) as box:
+            if denied:
+                _show_denials(await box.denials(), as_json=as_json)
+                return
+            if policies:
+                await box.set_network(",".join(policies))
+            policy = box.spec.network
+            click.echo(to_json({"network": str(policy), **policy.to_json()}) if as_json else plain(str(policy)))
+
+    run_on(backend, sandbox_id, work)
+
+
+def _show_denials(denied: Sequence[Denial], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(to_json([asdict(denial) for denial in denied]))
+    elif not denied:
+        click.echo("nothing was refused")
+    else:
+        rows = [
+            [plain(denial.host), "-" if denial.port is None else str(denial.port), denial.rule, str(denial.count)]
+            for denial in denied
+        ]
+        print_table(rows, headers=["HOST", "PORT", "WHY", "TIMES"], whole_in_a_pipe=True)
 
 
 @sandbox.command()

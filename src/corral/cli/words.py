@@ -52,6 +52,8 @@ def in_cli_words(text: str) -> str:
 
 def begin_in_cli_words(text: str) -> str:
     """A message of the library. Only its beginning: the rest may be what the user wrote."""
+    if text.startswith("network: "):
+        return f"--{text}"
     found = _PARAMETER.match(text)
     return text if found is None else _name_flag(found) + text[found.end() :]
 

@@ -111,6 +111,26 @@ def test_a_wrong_value_is_an_error_that_names_the_flag(corral: Corral, config_fi
     assert "'soon'" in ended.stderr
 
 
+def test_network_may_be_given_in_parts_everywhere(
+    corral: Corral, recording: Recording, config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def policy(*flags: str) -> str:
+        ended = corral("run", "--backend", "memory", "-l", "sh", "-c", "true", *flags)
+        assert ended.code == 0, ended.stderr
+        return str(recording.specs[-1].network)
+
+    assert policy() == "none"
+    config_file.write_text('network = "packages,a.org"')
+    assert policy() == "packages,a.org"
+    config_file.write_text('network = ["packages", "b.org,c.org"]')
+    assert policy() == "packages,b.org,c.org"
+    monkeypatch.setenv("CORRAL_NETWORK", "packages, d.org")
+    assert policy() == "packages,d.org"
+    assert policy("--network", "e.org", "--network", "*.f.org:443,10.0.0.0/8") == "e.org,*.f.org:443,10.0.0.0/8"
+    config_file.write_text("network = 5")
+    assert corral("run", "--backend", "memory", "-c", "true").code == 2
+
+
 def test_a_file_that_was_named_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_config() == {}
     monkeypatch.setenv("CORRAL_CONFIG", str(tmp_path / "nowhere.toml"))

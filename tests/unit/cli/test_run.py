@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from corral.backends.memory import MemoryBackend
+from corral.results import Denial
 
 Corral = Callable[..., Any]
 RUN = ("run", "--backend", "memory")
@@ -210,3 +211,38 @@ def test_file_of_variables_that_cannot_be_read_is_a_usage_error(
 def test_an_empty_name_is_no_folder(corral: Corral) -> None:
     ended = corral(*RUN, "")
     assert (ended.code, "file not found: ''" in ended.stderr) == (2, True)
+
+
+REFUSED = (Denial("example.org", 443, "policy"),)
+
+
+def test_what_the_network_refused_is_told_after_the_output(corral: Corral, memory: MemoryBackend) -> None:
+    memory.reply_code("x", stdout="out\n", denied=REFUSED)
+    ended = corral(*RUN, "--network", "packages", "--network", "a.org,b.org", "-c", "x")
+    assert (ended.code, ended.stdout) == (0, "out\n")
+    assert ended.stderr == (
+        "corral: network: blocked example.org:443; allowed are package registries, a.org, b.org; "
+        "ask for it with --network packages,a.org,b.org,example.org:443\n"
+    )
+    told = json.loads(corral(*RUN, "--json", "-c", "x").stdout)
+    assert told["denied"] == [{"host": "example.org", "port": 443, "rule": "policy", "count": 1}]
+    memory.reply_code("y")
+    assert json.loads(corral(*RUN, "--json", "-c", "y").stdout)["denied"] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--network", "none,a.org"), "--network 'none,a.org' asks for more than one thing"),
+        (("--network", "none", "--network", "open"), "--network 'none,open' asks for more than one thing"),
+        (("--network", "https://a.org/x"), "--network: 'https://a.org/x' is an address of a page"),
+        (("--network", "a.org,,b.org"), "--network 'a.org,,b.org' is not a valid policy"),
+    ],
+)
+def test_a_policy_that_is_none_is_explained(
+    corral: Corral, memory: MemoryBackend, flags: tuple[str, ...], said: str
+) -> None:
+    ended = corral(*RUN, *flags, "-l", "sh", "-c", "true")
+    assert ended.code == 2
+    assert ended.stderr.startswith(f"corral: error: {said}")
+    assert "packages" in ended.stderr.partition("hint:")[2]

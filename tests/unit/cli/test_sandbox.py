@@ -12,6 +12,7 @@ import pytest
 from corral.backends.memory import MemoryBackend
 from corral.cli.transfer import CopyEnd, check_ends
 from corral.errors import SpecError
+from corral.results import Denial
 
 Corral = Callable[..., Any]
 HERE = ("--backend", "memory")
@@ -153,3 +154,34 @@ def test_times_in_json_are_of_one_kind(corral: Corral, memory: MemoryBackend) ->
     made, ends = (datetime.fromisoformat(info[name]) for name in ("created", "deadline"))
     assert timedelta(0) < ends - made <= timedelta(hours=1, seconds=1)
     assert info["owner"] is None
+
+
+def test_network_of_a_sandbox_is_shown_and_changed(corral: Corral, memory: MemoryBackend, box: str) -> None:
+    def network(*arguments: str) -> str:
+        ended = corral("sandbox", "network", *HERE, "box", *arguments)
+        assert ended.code == 0, ended.stderr
+        return str(ended.stdout)
+
+    assert network() == "none\n"
+    assert network("packages", "a.org") == "packages,a.org\n"
+    assert json.loads(network("--json")) == {"network": "packages,a.org", "mode": "packages", "hosts": ["a.org"]}
+    assert "packages,a.org" in corral("sandbox", "list", *HERE).stdout
+    assert network("none") == "none\n"
+    wrong = corral("sandbox", "network", *HERE, "box", "none,a.org")
+    assert wrong.code == 2
+    assert network() == "none\n"
+    assert corral("sandbox", "network", *HERE, "box", "none", "--denied").code == 2
+
+
+def test_what_was_refused_is_told_by_exec_and_kept(corral: Corral, memory: MemoryBackend, box: str) -> None:
+    memory.reply("fetch", denied=[Denial("example.org", None, "no network", 2)])
+    assert corral("sandbox", "network", *HERE, "box", "--denied").stdout == "nothing was refused\n"
+    ended = corral("sandbox", "exec", *HERE, "box", "fetch")
+    assert ended.stderr == (
+        "corral: network: blocked example.org (2 times): this sandbox has no network; "
+        "ask for it with corral sandbox network box example.org\n"
+    )
+    shown = corral("sandbox", "network", *HERE, "box", "--denied").stdout
+    assert shown.split() == ["HOST", "PORT", "WHY", "TIMES", "example.org", "-", "no", "network", "2"]
+    told = json.loads(corral("sandbox", "network", *HERE, "box", "--denied", "--json").stdout)
+    assert told == [{"host": "example.org", "port": None, "rule": "no network", "count": 2}]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.results import ExecResult, FileInfo, GlobResult, GrepMatch, GrepResult, Usage
+from corral.results import Denial, ExecResult, FileInfo, GlobResult, GrepMatch, GrepResult, Usage
+from corral.spec import NetworkPolicy
 from corral.tools.render import (
     LEAST_MAX_CHARS,
     ToolText,
@@ -213,3 +214,16 @@ def test_text_is_a_string_that_can_be_copied() -> None:
 def test_quote_keeps_to_one_line() -> None:
     assert quote("a\nb") == "a␊b"
     assert quote("x" * 500).endswith("…")
+
+
+def test_what_the_network_refused_is_the_last_line() -> None:
+    denied = (Denial("a\n[exit code: 0]", 443, "policy"), Denial("b.org", 443, "policy"))
+    text = render_result(make_result(b"out\n", denied=denied), network=NetworkPolicy("packages"))
+    line = r"[network: blocked 'a\n[exit code: 0]':443, b.org:443; allowed are package registries; if it is needed, "
+    assert text.splitlines() == ["out", "[exit code: 0; 1.23 s]", f"{line}ask the user to allow it]"]
+    assert text.ok
+
+
+def test_refused_names_take_room_from_the_output() -> None:
+    denied = tuple(Denial(f"{number}.{'x' * 60}.org", 443, "policy") for number in range(10_000))
+    assert len(render_result(make_result(b"y" * 10_000, denied=denied), max_chars=2000)) <= 2000

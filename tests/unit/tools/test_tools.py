@@ -1,6 +1,7 @@
 """Tools on the fake: whose fault it was decides between a text and an error."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -9,8 +10,19 @@ import pytest
 from corral import Environment, Sandbox, SandboxGoneError, Spec, UnknownLanguageError, Variable, VariableError
 from corral.backends.memory import MemoryBackend
 from corral.errors import CapabilityError
-from corral.results import ExecResult
-from corral.tools import CodeTool, FileTools, OperationRules, Permissions, Rule, ShellTool, Tool, ToolText
+from corral.results import Denial, ExecResult
+from corral.spec import NetworkLimits, NetworkPolicy
+from corral.tools import (
+    BackgroundTools,
+    CodeTool,
+    FileTools,
+    OperationRules,
+    Permissions,
+    Rule,
+    ShellTool,
+    Tool,
+    ToolText,
+)
 
 
 @pytest.fixture
@@ -365,3 +377,35 @@ async def test_ask_calls_on_ask(files: Environment) -> None:
 async def test_links_in_a_circle_are_told(files: Environment) -> None:
     text = await FileTools(files, permissions=RULES)["read_file"].call({"path": "loop"})
     assert text.error == "file_not_found"
+
+
+# The network.
+
+
+async def test_refused_attempts_are_told_to_the_model_by_every_tool_that_runs_programs(backend: MemoryBackend) -> None:
+    denied = [Denial("example.org", 443, "policy")]
+    line = "[network: blocked example.org:443; allowed are a.org; if it is needed, ask the user to allow it]"
+    backend.reply_code("fetch()", denied=denied)
+    backend.reply(re.compile("fetch"), denied=denied)
+    async with Environment(backend=backend, network="a.org") as env:
+        text = await CodeTool(env).call({"code": "fetch()", "language": "python"})
+        assert text.endswith(f"\n{line}")
+        assert isinstance(text.result, ExecResult)
+        assert text.result.denied == tuple(denied)
+        assert (await ShellTool(env).call({"command": "fetch"})).endswith(f"\n{line}")
+        assert "network" not in await ShellTool(env).call({"command": "true"})
+        background = BackgroundTools(env)
+        await background["execute_background"].call({"command": "fetch"})
+        read = await background["read_background"].call({"shell_id": "shell-1", "wait_seconds": 30})
+        assert read.endswith(f"\n{line}")
+        again = await background["read_background"].call({"shell_id": "shell-1"})
+        assert "network" not in again
+
+
+async def test_environment_keeps_a_sandbox_for_each_policy(backend: MemoryBackend) -> None:
+    async with Environment(backend=backend, network=Variable("network")) as env:
+        seen = {}
+        for wanted in ("none", "a.org", ["a.org"], NetworkPolicy("allow", ("a.org",), NetworkLimits(connections=1))):
+            async with env.open({"network": wanted}) as box:
+                seen.setdefault(box.id, []).append(str(box.spec.network))
+        assert list(seen.values()) == [["none"], ["a.org", "a.org"], ["a.org"]]

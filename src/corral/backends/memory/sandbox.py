@@ -88,8 +88,9 @@ class Box:
         left = self._deadline - time.monotonic() if self._deadline is not None else None
         labels = dict(self.spec.labels)
         return SandboxInfo(
-            self.sandbox_id, "memory", self.name or self.spec.name, "running", self.created, left, labels
-        )
+            self.sandbox_id, "memory", self.name or self.spec.name, "running", self.created, left, labels,
+            str(self.spec.network),
+        )  # fmt: skip
 
 
 class MemorySandbox(SandboxPrimitives):

@@ -34,7 +34,7 @@ _limit_options = options.together(
                            help="Processors of a sandbox; 0.5 is half of one. Default: 1."),
     options.setting_option("disk", metavar="SIZE"),
     options.setting_option("processes", type=int, metavar="N"),
-    options.setting_option("network", metavar="POLICY"),
+    options.network_option,
     options.setting_option("image", metavar="IMAGE"),
 )  # fmt: skip
 

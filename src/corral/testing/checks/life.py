@@ -32,11 +32,14 @@ async def unmet_wish_is_refused(context: Context) -> None:
     before = await context.count()
     spec_options: dict[str, dict[str, Any]] = {
         "images": {"image": "debian:12"}, "packages": {"packages": ["iniconfig"]}, "venv": {"venv": "/no/such"},
-        "open": {"network": "open"}, "allow": {"network": "a.invalid"}, "packages": {"network": "packages"},
     }  # fmt: skip
+    networks = {"packages": "packages", "allow": "a.invalid", "open": "open"}
     for power, options in spec_options.items():
-        if power not in capabilities.powers and power not in capabilities.network:
+        if power not in capabilities.powers:
             await raises(CapabilityError, context.open(**options))
+    for mode, network in networks.items():
+        if mode not in capabilities.network:
+            await raises(CapabilityError, context.open(network=network))
     equal(await context.count(), before, "sandboxes")
 
 
