@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
+from corral.base.denials import describe_denials
 from corral.cli import options
 from corral.cli.display import plain, show_seconds, show_size
 from corral.cli.failure import RunsProgram
 from corral.cli.runfile import DEFAULT, explain_unknown, guess_language, place_file
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.client.sandbox import AsyncSandbox
-from corral.denials import describe_denials
 from corral.errors import SpecError
 from corral.protocol import Backend, Command
 from corral.results import CodeResult, DownloadResult, ExecResult

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from corral.denials import describe_denials
+from corral.base.denials import describe_denials
 from corral.results import Denial, ExecResult, FileInfo, GlobResult, GrepResult
 from corral.spec import NetworkPolicy
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self, Unpack
 
 from corral.adapters.ag2.coding import BlockResult, MarkdownCodeExtractor, SandboxCodeResult, with_blocks
 from corral.adapters.ag2.sandbox import is_not_installed, with_remark
+from corral.base.denials import describe_denials
 from corral.client.sync import Sandbox
-from corral.denials import describe_denials
 from corral.errors import CorralError, SandboxClosedError
 from corral.languages import find_language, language_names
 from corral.protocol import Backend

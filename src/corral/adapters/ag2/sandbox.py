@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
+from corral.base.denials import describe_denials
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.closing import AsyncClosing
-from corral.denials import describe_denials
 from corral.errors import BackendUnavailableError, CorralError, PolicyError, SandboxClosedError, SandboxError
 from corral.results import NOT_FOUND_EXIT_CODE, ExecResult
 from corral.tools.tool import MENDABLE

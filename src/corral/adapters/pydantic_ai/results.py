@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NotRequired, TypedDict, TypeVar
 
-from corral.denials import describe_denials
+from corral.base.denials import describe_denials
 from corral.errors import EditError, SandboxClosedError, SandboxGoneError
 from corral.results import Denial, EndReason, ExecResult
 from corral.results import FileInfo as CoreFileInfo

@@ -25,10 +25,10 @@ from pydantic_ai.workspaces import (
 
 from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, detach, find_sandbox
 from corral.base.command import bash_text
+from corral.base.denials import describe_denials
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.closing import AsyncClosing
-from corral.denials import describe_denials
 from corral.errors import (
     InvalidCommandError,
     SandboxClosedError,

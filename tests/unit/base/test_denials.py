@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.denials import describe_denials
+from corral.base.denials import describe_denials
 from corral.results import Denial
 from corral.spec import NetworkPolicy
 
