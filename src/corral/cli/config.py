@@ -51,6 +51,10 @@ SETTINGS: dict[str, Setting] = {
             "data_dir", "--data-dir", "text", "/var/lib/corral as root, else ~/.local/share/corral",
             "where the embedded engine keeps sandboxes, packages and runtimes",
         ),
+        Setting(
+            "host_folders", "--host-folders", "text", "none",
+            "folders of this machine that sandboxes may mount, such as ~/data,~/project:rw",
+        ),
         Setting("timeout", "--timeout", "time", "no limit", "timeout of one program"),
         Setting("memory", "--memory", "size", "1GiB", "memory limit of a sandbox"),
         Setting("cpus", "--cpus", "number", "2", "CPUs of a sandbox; 0.5 is half of one"),

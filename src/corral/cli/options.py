@@ -7,13 +7,16 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from corral.cli.config import SETTINGS
 from corral.errors import CorralError, SpecError
+
+if TYPE_CHECKING:
+    from corral.mount import Mount
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -216,6 +219,11 @@ spec_option_flags = together(
     click.option("--package", "-p", "packages", multiple=True, metavar="NAME",
                  help="A Python package, as for pip; downloaded on the host, mounted read-only."),
     setting_option("venv", metavar="DIR", shell_complete=complete_file),
+    click.option("--volume", "-v", "volumes", multiple=True, metavar="NAME:PATH[:ro]",
+                 help="Show a volume at a path inside; may be repeated. `corral volume create` creates one."),
+    click.option("--mount", "mounts", multiple=True, metavar="DIR:PATH[:MODE]",
+                 help="Show a folder of this machine, if --host-folders allows it. MODE: ro (default), rw, copy, "
+                      "overlay."),
     click.option("--ephemeral", is_flag=True, help="Keep written files in memory instead of on disk."),
 )  # fmt: skip
 """The options of a new sandbox."""
@@ -238,7 +246,34 @@ def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:
         "packages": tuple(given.get("packages", ())),
         "venv": given.get("venv"),
         "ephemeral": bool(given.get("ephemeral")),
+        "mounts": read_mounts(given.get("volumes", ()), given.get("mounts", ())),
     }
+
+
+def read_mounts(volumes: tuple[str, ...], folders: tuple[str, ...]) -> tuple[Mount, ...]:
+    """From NAME:PATH[:ro] and DIR:PATH[:MODE]. Raises: SpecError."""
+    from corral.mount import Mount
+
+    mounts = []
+    for text in volumes:
+        name, path, mode = _split_mount(text, what="--volume", form="NAME:PATH or NAME:PATH:ro")
+        mounts.append(Mount(path, volume=name, mode=mode))
+    for text in folders:
+        folder, path, mode = _split_mount(text, what="--mount", form="DIR:PATH or DIR:PATH:MODE")
+        mounts.append(Mount(path, source=str(Path(folder).expanduser().absolute()), mode=mode))
+    return tuple(mounts)
+
+
+def _split_mount(text: str, *, what: str, form: str) -> tuple[str, str, Any]:
+    """The source, the path inside, and the mode or None. The source may contain colons."""
+    source, colon, path = text.rpartition(":")
+    mode = None
+    if colon and not path.startswith("/"):
+        mode = path
+        source, colon, path = source.rpartition(":")
+    if not source or not colon:
+        raise SpecError(f"{what} {text}: malformed", hint=f"write {form}")
+    return source, path, mode
 
 
 def read_limits(value_of: Callable[[str], Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ _COMMANDS = {
     "forge": "corral.cli.forge:forge",
     "serve": "corral.cli.serve:serve",
     "key": "corral.cli.key:key",
+    "volume": "corral.cli.volume:volume",
     "doctor": "corral.cli.doctor:doctor",
     "bench": "corral_bench:bench",
     "setup": "corral.cli.setup:setup",
@@ -56,9 +57,13 @@ class LazyGroup(click.Group):
     type=click.Path(path_type=Path, file_okay=False),
     help=f"The data folder of the embedded engine. Default: {config.SETTINGS['data_dir'].default}.",
 )  # fmt: skip
+@click.option(
+    "--host-folders", envvar=config.SETTINGS["host_folders"].variable, metavar="LIST",
+    help="Folders of this machine that sandboxes may mount, such as ~/data,~/project:rw. Default: none.",
+)  # fmt: skip
 @click.version_option(corral.__version__, "-V", "--version", prog_name="corral", message="%(prog)s %(version)s")
 @click.pass_context
-def root(ctx: click.Context, data_dir: Path | None) -> None:
+def root(ctx: click.Context, data_dir: Path | None, host_folders: str | None) -> None:
     """Run untrusted code in sandboxes: no daemon, no image, no account.
 
     \b
@@ -74,7 +79,11 @@ def root(ctx: click.Context, data_dir: Path | None) -> None:
     if chosen is not None:
         # The engine reads it from there, in this process and in its children.
         os.environ["CORRAL_DATA_DIR"] = str(Path(chosen).expanduser().absolute())
+    folders = host_folders or values.get("host_folders")
+    if folders is not None:
+        os.environ["CORRAL_HOST_FOLDERS"] = folders
     values.pop("data_dir", None)
+    values.pop("host_folders", None)
     if values and ctx.invoked_subcommand in _COMMANDS:
         command = root.get_command(ctx, ctx.invoked_subcommand)
         assert command is not None

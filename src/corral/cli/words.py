@@ -18,6 +18,7 @@ FLAGS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAMES} | {
     "memory_bytes": "--memory",
     "output_limit_bytes": "--output-limit",
     "packages": "--package",
+    "size_bytes": "--size",
     "pty": "--tty",
 }
 """Parameters of the library, and the flags that set them."""
@@ -32,6 +33,8 @@ _PHRASES = (
     ),
     (r"resume\(\) it(?: first)?", "resume it in the program that paused it"),
     (r"start it with pty=True", "give --tty"),
+    (r", or Volume\.create\(name\)|Volume\.create\(name\), or ", ""),
+    (r", or EmbeddedBackend\(host_folders=…\)", ", or --host-folders before the command"),
     (r"files\.upload", "`corral sandbox cp`"),
     (r"pass (?:it|data|content) as stdin=", "pass it by standard input"),
     (r"; register_language adds others", ""),

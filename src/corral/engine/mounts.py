@@ -68,12 +68,19 @@ def shift_volume(identity: Identity) -> int:
     return make_shift((VOLUME_FIRST_UID, identity.outer_uid, UID_RANGE_SIZE))
 
 
-def shift_folder(path: str, identity: Identity) -> int:
-    """A user namespace that shows the files of a folder's owner as the code's, and no other's. Raises: OSError."""
+def shift_folder(path: str, identity: Identity, *, writable: bool) -> int:
+    """A user namespace that shows the files of a folder's owner as the code's. Raises: OSError.
+
+    Where nothing can be written, files of root belong to root inside, so that an overlay can change its copies. In a
+    writable folder they belong to nobody: root inside must not create files of the host's root.
+    """
     owner = os.stat(path, follow_symlinks=False)
-    return make_shift(
-        (owner.st_uid, identity.outer_uid + CODE_UID, 1), groups=((owner.st_gid, identity.outer_gid + CODE_GID, 1),)
-    )
+    users = [(owner.st_uid, identity.outer_uid + CODE_UID, 1)]
+    groups = [(owner.st_gid, identity.outer_gid + CODE_GID, 1)]
+    for extents, first in ((users, identity.outer_uid), (groups, identity.outer_gid)):
+        if not writable and extents[0][0] != 0:
+            extents.append((0, first, 1))
+    return make_shift(*users, groups=tuple(groups))
 
 
 # In init, while it builds the root.

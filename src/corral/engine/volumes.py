@@ -206,7 +206,7 @@ class VolumeStore:
 
     def _open(self, step: OpenSource, bound: Bound, identity: Identity) -> int:
         if not bound.volume:
-            with opened(shift_folder(step.path, identity)) as userns:
+            with opened(shift_folder(step.path, identity, writable=step.writable)) as userns:
                 return open_source(step.path, writable=step.writable, userns_fd=userns)
         with opened(shift_volume(identity)) as userns:
             if self.read(bound.source).kind == "folder":

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 from corral.backends.embedded import detached, keepers, mounting, seam, settings, window
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
-from corral.backends.embedded.hostfolders import Permitted, read_host_folders
+from corral.backends.embedded.hostfolders import VARIABLE, Permitted, read_host_folders
 from corral.backends.embedded.sandbox import (
     EmbeddedSandbox,
     Grip,
@@ -63,7 +63,9 @@ class EmbeddedBackend(Backend):
     ) -> None:
         """`host_folders` are those that sandboxes may mount, such as ["~/data", "~/project:rw"]; by default those of
         `CORRAL_HOST_FOLDERS`."""
-        self._host_folders: tuple[Permitted, ...] = read_host_folders(host_folders)
+        self._host_folders: tuple[Permitted, ...] | None = None
+        if host_folders is not None:
+            self._host_folders = read_host_folders(host_folders)
         folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
         self.data_folder = folder
         self.grounds = Grounds(folder)
@@ -83,7 +85,10 @@ class EmbeddedBackend(Backend):
 
     async def _make(self, spec: Spec) -> EmbeddedSandbox:
         await self._refuse_unkept(spec.resources, op="create")
-        mounts, overlaid = mounting.find_mounts(spec, self._host_folders, data_folder=self.data_folder)
+        permitted = (
+            read_host_folders(os.environ.get(VARIABLE, "")) if self._host_folders is None else self._host_folders
+        )
+        mounts, overlaid = mounting.find_mounts(spec, permitted, data_folder=self.data_folder)
         for patience in reversed(range(_GROUND_ATTEMPTS)):
             ground = await self.grounds.prepare(spec)
             sandbox_id = str(uuid.uuid4())

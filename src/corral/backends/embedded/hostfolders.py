@@ -27,10 +27,8 @@ class Permitted:
     writable: bool
 
 
-def read_host_folders(value: str | Sequence[str] | None) -> tuple[Permitted, ...]:
-    """From "~/data,~/project:rw", or a list of such entries. None: from the environment. Raises: SpecError."""
-    if value is None:
-        value = os.environ.get(VARIABLE, "")
+def read_host_folders(value: str | Sequence[str]) -> tuple[Permitted, ...]:
+    """From "~/data,~/project:rw", or a list of such entries. Raises: SpecError."""
     entries = value.split(",") if isinstance(value, str) else value
     return tuple(_read(entry.strip()) for entry in entries if entry.strip())
 
@@ -61,8 +59,8 @@ def permit(mount: Mount, permitted: Sequence[Permitted], *, data_folder: Path) -
         raise PolicyError(
             f"the folder {asked} is not one that sandboxes may mount",
             op="create",
-            hint=f"if they may, list it: {VARIABLE}={path}, host_folders in config.toml, or "
-            "EmbeddedBackend(host_folders=…)",
+            hint=f"if they may, list it: {VARIABLE}={path}, host_folders in config.toml"
+            ", or EmbeddedBackend(host_folders=…)",
         )
     if mount.mode == "rw" and not any(rights):
         raise PolicyError(

@@ -17,6 +17,7 @@ from corral.engine.state import DataFolder
 from corral.engine.volumes import Volume, VolumeStore
 from corral.errors import SpecError
 from corral.mount import Mount, check_volume_name
+from corral.protocol import lacking
 from corral.results import VolumeInfo
 from corral.spec import Spec, check_count, parse_size
 
@@ -49,7 +50,9 @@ def find_mounts(
         folder = permit(mount, permitted, data_folder=data_folder)
         if mount.mode == "overlay":
             overlaid.append(Overlaid(mount.path, (folder,), writable=True, outside=True))
-        elif mount.mode != "copy":
+        elif mount.mode == "copy":
+            raise lacking("embedded", "mode='copy'", op="create", hint="use mode='overlay', or files.upload")
+        else:
             bounds.append(Bound(mount.path, folder, volume=False, writable=mount.writable))
     return tuple(bounds), tuple(overlaid)
 

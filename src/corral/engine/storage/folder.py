@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from corral.engine.perform import open_layer
-from corral.engine.recipe import Identity, Recipe
+from corral.engine.recipe import CODE_GID, CODE_UID, Identity, Recipe
 from corral.inside.files import remove_tree
 from corral.inside.nolinks import opened
 
@@ -29,7 +29,7 @@ class FolderStorage:
 def make_uppers(recipe: Recipe, identity: Identity, *, directory_fd: int) -> None:
     """Create what an overlay needs for each writable tree: N/u for written files, and N/w for the kernel's own work.
 
-    They are owned by root inside. Written files stay.
+    They are owned by root inside, but that of a folder of the host by the code's user. Written files stay.
     The kernel's own work is deleted: an overlay that was mounted `volatile` marks it, and can't be mounted again.
     """
     for index, tree in enumerate(recipe.trees):
@@ -44,4 +44,7 @@ def make_uppers(recipe: Recipe, identity: Identity, *, directory_fd: int) -> Non
                 remove_tree(f"/proc/self/fd/{directory_fd}/{name}", unlock=identity.rootless)
                 os.mkdir(name, 0o755, dir_fd=directory_fd)
             if not identity.rootless:
-                os.chown(name, identity.outer_uid, identity.outer_gid, dir_fd=directory_fd)
+                # A folder of the host belongs to the code, like its owner's files in it.
+                user = (CODE_UID, CODE_GID) if tree.outside and name.endswith("/u") else (0, 0)
+                owner = identity.outer_uid + user[0], identity.outer_gid + user[1]
+                os.chown(name, *owner, dir_fd=directory_fd)
