@@ -78,7 +78,8 @@ class Mount:
         set_value(self, "source", _check_source(self.source))
         if self.subpath or self.exclusive:
             raise SpecError(
-                f"the mount at {self.path}: subpath= and exclusive= are for volumes", hint="give the folder as source="
+                f"the mount at {self.path}: subpath= and exclusive= are for volumes",
+                hint="mount the folder itself that you need",
             )
 
     @property
@@ -135,7 +136,7 @@ def check_volume_name(name: object) -> str:
     if not isinstance(name, str) or not _VOLUME.fullmatch(name):
         raise SpecError(
             f"volume={name!r} is not a valid name of a volume",
-            hint="letters, digits, '.', '_' and '-', at most 128; a folder of the host is source=",
+            hint="letters, digits, '.', '_' and '-', at most 128",
         )
     return name
 

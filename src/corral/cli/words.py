@@ -35,6 +35,8 @@ _PHRASES = (
     (r"start it with pty=True", "give --tty"),
     (r", or Volume\.create\(name\)|Volume\.create\(name\), or ", ""),
     (r", or EmbeddedBackend\(host_folders=…\)", ", or --host-folders before the command"),
+    (r"mode=['\"](\w+)['\"](?: and apply\(\))?", r"the mode \1"),
+    (r"source=(?:\"~/project\"?)?", "--mount ~/project:/project"),
     (r"files\.upload", "`corral sandbox cp`"),
     (r"pass (?:it|data|content) as stdin=", "pass it by standard input"),
     (r"; register_language adds others", ""),
