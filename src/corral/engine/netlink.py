@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Sequence
 from typing import Final
 
 ROUTE: Final = 0
@@ -27,21 +26,21 @@ def nested(kind: int, *attributes: bytes) -> bytes:
     return attribute(kind | _NESTED, b"".join(attributes))
 
 
-def message(kind: int, flags: int, body: bytes, *, number: int = 0) -> bytes:
-    """A request; `number` finds its answer."""
-    return _HEADER.pack(_HEADER.size + len(body), kind, REQUEST | flags, number, 0) + body
+def message(kind: int, flags: int, body: bytes) -> bytes:
+    """A request."""
+    return _HEADER.pack(_HEADER.size + len(body), kind, REQUEST | flags, 0, 0) + body
 
 
-def exchange(protocol: int, messages: Sequence[bytes], *, answers: int) -> None:
+def exchange(protocol: int, messages: bytes, *, answers: int) -> None:
     """Send messages as one, and wait for so many acknowledgements.
 
     Raises:
         OSError: the kernel refuses one of them, or does not know this protocol.
     """
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as sock:
         sock.settimeout(_SECONDS)
         sock.bind((0, 0))
-        sock.send(b"".join(messages))
+        sock.send(messages)
         while answers > 0:
             answers -= _count_acknowledgements(sock.recv(65536))
 

@@ -7,13 +7,15 @@ take kernel memory that no cgroup counts. Datagrams find no socket, and their se
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import struct
 from typing import Final
 
 from corral.engine import netlink
 from corral.engine.netlink import attribute, nested
+from corral.network.inner import ADDRESS, ADDRESS_V6, PROXY_PORT
+
+_Ends = tuple[tuple[str, int], ...]
 
 _PORTS_TRIED: Final = 64
 _BACKLOG: Final = 128
@@ -22,6 +24,8 @@ _SOL_IPV6, _IP_TRANSPARENT, _IPV6_TRANSPARENT = 41, 19, 75
 # rtnetlink
 _NEW_ROUTE, _LOCAL_TABLE, _HOST_SCOPE, _BOOT, _LOCAL = 24, 255, 254, 3, 2
 _DEVICE, _PREFERRED_SOURCE = 4, 7
+_LOOPBACK = 1
+"""The number that the interface has in every network namespace."""
 
 # nfnetlink, as <linux/netfilter/nf_tables.h> has it
 _BATCH_BEGIN, _BATCH_END, _TABLES, _INET = 0x10, 0x11, 10, 1
@@ -42,26 +46,32 @@ def listen(address: str, port: int) -> socket.socket:
     Raises:
         OSError: also on a kernel without IPv6.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with contextlib.ExitStack() as undo:
-        listener = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        if family == socket.AF_INET6:
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if ":" in address:
             listener.setsockopt(_SOL_IPV6, _IPV6_TRANSPARENT, 1)
             listener.setsockopt(_SOL_IPV6, socket.IPV6_V6ONLY, 1)
         else:
             listener.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
         _bind(listener, address, port)
         listener.listen(_BACKLOG)
-        undo.pop_all()
+    except BaseException:
+        listener.close()
+        raise
     return listener
 
 
 def _bind(listener: socket.socket, address: str, port: int) -> None:
-    for candidate in range(port, port + _PORTS_TRIED - 1):
-        with contextlib.suppress(OSError):
-            listener.bind((address, candidate))
+    last = port + _PORTS_TRIED - 1
+    while True:
+        try:
+            listener.bind((address, port))
+        except OSError:
+            if port == last:
+                raise
+            port += 1
+        else:
             return
-    listener.bind((address, port + _PORTS_TRIED - 1))
 
 
 def install(*listeners: socket.socket) -> None:
@@ -70,30 +80,30 @@ def install(*listeners: socket.socket) -> None:
     Raises:
         OSError: the kernel has no nf_tables, or no tproxy. Then nothing has changed.
     """
-    _add_rules([_rule(listener) for listener in listeners])
-    for listener in listeners:
-        _add_route(listener.family)
+    ends = tuple(listener.getsockname()[:2] for listener in listeners)
+    batch, answers = _USUAL if ends == _USUAL_ENDS else _make_batch(ends)
+    netlink.exchange(netlink.NETFILTER, batch, answers=answers)
+    routes = b"".join(_ROUTE_V6 if ":" in host else _ROUTE_V4 for host, _ in ends)
+    netlink.exchange(netlink.ROUTE, routes, answers=len(ends))
 
 
-def _add_route(family: int) -> None:
-    device = struct.pack("=I", socket.if_nametoindex("lo"))
-    source = socket.inet_pton(family, "127.0.0.1" if family == socket.AF_INET else "::1")
+def _make_route(source: str) -> bytes:
+    """Every address of a family is local."""
+    family = socket.AF_INET6 if ":" in source else socket.AF_INET
     body = struct.pack("=8BI", family, 0, 0, 0, _LOCAL_TABLE, _BOOT, _HOST_SCOPE, _LOCAL, 0)
-    body += attribute(_DEVICE, device) + attribute(_PREFERRED_SOURCE, source)
-    flags = netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE
-    netlink.exchange(netlink.ROUTE, [netlink.message(_NEW_ROUTE, flags, body)], answers=1)
+    body += attribute(_DEVICE, struct.pack("=I", _LOOPBACK))
+    body += attribute(_PREFERRED_SOURCE, socket.inet_pton(family, source))
+    return netlink.message(_NEW_ROUTE, netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE, body)
 
 
-def _rule(listener: socket.socket) -> list[bytes]:
+def _make_rule(host: str, port: int) -> list[bytes]:
     """TCP of one family that is not to loopback → its listener."""
-    family = listener.family
-    host, port = listener.getsockname()[:2]
-    protocol = 2 if family == socket.AF_INET else 10
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The first byte of 127.0.0.0/8 in an IPv4 header, or all of the address ::1 in an IPv6 header.
     offset, loopback = (16, b"\x7f") if family == socket.AF_INET else (24, socket.inet_pton(family, "::1"))
     return [
         _expression("meta", _number(2, _NFPROTO), _number(1, _FIRST)),
-        _compare(_EQUAL, bytes([protocol])),
+        _compare(_EQUAL, bytes([family])),
         _expression("meta", _number(2, _L4PROTO), _number(1, _FIRST)),
         _compare(_EQUAL, bytes([socket.IPPROTO_TCP])),
         _expression(
@@ -103,23 +113,24 @@ def _rule(listener: socket.socket) -> list[bytes]:
         _compare(_NOT_EQUAL, loopback),
         _expression("immediate", _number(1, _FIRST), nested(2, attribute(1, socket.inet_pton(family, host)))),
         _expression("immediate", _number(1, _SECOND), nested(2, attribute(1, struct.pack(">H", port)))),
-        _expression("tproxy", _number(1, protocol), _number(2, _FIRST), _number(3, _SECOND)),
+        _expression("tproxy", _number(1, family), _number(2, _FIRST), _number(3, _SECOND)),
     ]  # fmt: skip
 
 
-def _add_rules(rules: list[list[bytes]]) -> None:
-    """A table with one chain and these rules, all or nothing."""
+def _make_batch(ends: _Ends) -> tuple[bytes, int]:
+    """A table with one chain and the rules, all or nothing; and how many answers there will be."""
     hook = nested(4, _number(1, _PREROUTING), attribute(2, struct.pack(">i", _PRIORITY_MANGLE)))
     chain = attribute(1, _NAME) + attribute(3, _NAME) + hook + attribute(7, b"filter\0")
     requests = [(_NEW_TABLE, attribute(1, _NAME)), (_NEW_CHAIN, chain)]
-    requests += [(_NEW_RULE, attribute(1, _NAME) + attribute(2, _NAME) + nested(4, *rule)) for rule in rules]
+    for host, port in ends:
+        rule = nested(4, *_make_rule(host, port))
+        requests.append((_NEW_RULE, attribute(1, _NAME) + attribute(2, _NAME) + rule))
     flags = netlink.ACK | netlink.CREATE | netlink.APPEND
     batch = [netlink.message(_BATCH_BEGIN, 0, struct.pack(">BBH", 0, 0, _TABLES))]
-    for number, (kind, body) in enumerate(requests, 1):
-        about = struct.pack(">BBH", _INET, 0, 0)
-        batch.append(netlink.message(_TABLES << 8 | kind, flags, about + body, number=number))
+    for kind, body in requests:
+        batch.append(netlink.message(_TABLES << 8 | kind, flags, struct.pack(">BBH", _INET, 0, 0) + body))
     batch.append(netlink.message(_BATCH_END, 0, struct.pack(">BBH", 0, 0, _TABLES)))
-    netlink.exchange(netlink.NETFILTER, batch, answers=len(requests))
+    return b"".join(batch), len(requests)
 
 
 def _number(kind: int, value: int) -> bytes:
@@ -132,3 +143,9 @@ def _expression(name: str, *attributes: bytes) -> bytes:
 
 def _compare(operation: int, value: bytes) -> bytes:
     return _expression("cmp", _number(1, _FIRST), _number(2, operation), nested(3, attribute(1, value)))
+
+
+# Made once, by the launcher: in a process that was just forked, each object that is touched costs a copied page.
+_ROUTE_V4, _ROUTE_V6 = _make_route("127.0.0.1"), _make_route("::1")
+_USUAL_ENDS: _Ends = ((ADDRESS, PROXY_PORT), (ADDRESS_V6, PROXY_PORT))
+_USUAL = _make_batch(_USUAL_ENDS)
