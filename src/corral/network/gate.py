@@ -21,12 +21,15 @@ from typing import Any, Final
 
 from corral.inside.nolinks import opened
 from corral.network.confine import bound_descriptors, confine
-from corral.network.connections import Connections
+from corral.network.connections import Connections, Terms
 from corral.network.denials import DenialLog
+from corral.network.injection import make_injector
 from corral.network.judge import Judge, is_own_address
 from corral.network.limits import Meter
 from corral.network.lookups import Lookups
 from corral.network.names import NameTable
+from corral.network.outside import Outside
+from corral.network.passage import Policy
 from corral.network.resolve import HostResolver
 from corral.network.settings import GateSettings, SettingsError
 
@@ -48,10 +51,11 @@ class Gate:
         )
         self._resolver = HostResolver()
         names = NameTable()
-        judge = self._make_judge(settings)
+        terms = self._make_terms(settings)
+        judge = terms.policy.judge
         self._lookups = Lookups(socket.socket(fileno=start["dns"]), judge, names, self._meter, self._log)
         listeners = [socket.socket(fileno=start[name]) for name in ("tcp4", "tcp6") if start.get(name) is not None]
-        self._connections = Connections(listeners, judge, names, self._meter, self._log, settings)
+        self._connections = Connections(listeners, terms, names, self._meter, self._log)
 
     async def run(self) -> None:
         """Serve until the process is ended."""
@@ -65,8 +69,11 @@ class Gate:
             await asyncio.sleep(_TIDY_SECONDS)
             self._log.save_transferred(self._meter.transferred)
 
-    def _make_judge(self, settings: GateSettings) -> Judge:
-        return Judge(settings, self._resolver, is_own=is_own_address)
+    def _make_terms(self, settings: GateSettings) -> Terms:
+        outside = Outside(settings.upstream, self._resolver, self._meter)
+        judge = Judge(settings, self._resolver, is_own=is_own_address, by_proxy=outside.by_proxy)
+        policy = Policy(judge, make_injector(settings), is_open=settings.mode == "open")
+        return Terms(policy, outside, settings.described)
 
     def _hear(self) -> None:
         try:
@@ -94,10 +101,10 @@ class Gate:
                 os.close(descriptor)
 
     def _change(self, settings: GateSettings) -> None:
-        judge = self._make_judge(settings)
+        terms = self._make_terms(settings)
         self._meter.change(settings.limits, room=bound_descriptors(settings.limits.connections))
-        self._lookups.change(judge)
-        self._connections.change(judge, settings)
+        self._lookups.change(terms.policy.judge)
+        self._connections.change(terms)
 
     def _usage(self) -> dict[str, int]:
         return {
@@ -133,6 +140,7 @@ def main(start: dict[str, Any]) -> None:
     os.close(start["settings"])
     # What is imported late has to be imported now: the user that we become may not read it.
     _ = encodings.idna.ToASCII
+    make_injector(settings)
     confine("corral-gate", uid=start.get("uid"), gid=start.get("gid"))
     threading.Thread(target=_end_with, args=(start["control"], start["sandbox"]), daemon=True).start()
     gate = Gate(start, settings)

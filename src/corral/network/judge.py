@@ -34,10 +34,12 @@ class Resolver(Protocol):
 class RefusedError(Exception):
     """An attempt that the policy does not permit."""
 
-    def __init__(self, rule: str) -> None:
+    def __init__(self, rule: str, *, host: str | None = None) -> None:
         super().__init__(rule)
         self.rule = rule
         """As in `corral.results.Denial`."""
+        self.host = host
+        """The host that was asked for, if it is another one than that of the connection."""
 
 
 @dataclass(frozen=True, slots=True)

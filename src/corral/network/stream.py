@@ -1,0 +1,154 @@
+"""One side of a connection: what was read ahead is kept, and what is sent is sent whole."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from abc import ABC, abstractmethod
+from typing import Final
+
+from corral.network.limits import Meter
+
+READ_BYTES: Final = 64 * 1024
+_RESET: Final = struct.pack("ii", 1, 0)
+
+Bytes = bytes | bytearray | memoryview
+
+
+class SpentError(Exception):
+    """The sandbox has used all the bytes that it may."""
+
+
+class Stream(ABC):
+    """For one task that reads, and one that writes."""
+
+    def __init__(self) -> None:
+        self.ahead = bytearray()
+        """What was read but not used yet. Bounded by whoever fills it."""
+
+    async def receive(self, most: int = READ_BYTES) -> bytes:
+        """The next bytes; empty at the end. Raises: OSError, SpentError."""
+        if self.ahead:
+            piece = bytes(self.ahead[:most])
+            del self.ahead[:most]
+            return piece
+        return await self._receive(most)
+
+    async def fill(self) -> bool:
+        """Read more into `ahead`; False at the end. Raises: as `receive`."""
+        piece = await self._receive(READ_BYTES)
+        self.ahead += piece
+        return bool(piece)
+
+    async def take(self, size: int) -> bytes:
+        """Exactly so many bytes. Raises: EOFError, and as `receive`."""
+        while len(self.ahead) < size:
+            if not await self.fill():
+                raise EOFError
+        return await self.receive(size)
+
+    @abstractmethod
+    async def _receive(self, most: int) -> bytes: ...
+
+    @abstractmethod
+    async def readable(self) -> None:
+        """Wait until there is something to receive, or the end. May be cancelled, and then has taken nothing."""
+
+    @abstractmethod
+    async def send(self, data: Bytes) -> None:
+        """Send all of it. Raises: OSError, SpentError."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Tell the other side that no more comes. It may still send."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it. Idempotent."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Close it so that the other side sees an error. Idempotent."""
+
+
+class SocketStream(Stream):
+    """A connected TCP socket. With a meter, what passes is counted and slowed down: for the side outside."""
+
+    def __init__(self, sock: socket.socket, *, meter: Meter | None = None) -> None:
+        super().__init__()
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.socket = sock
+        self.meter = meter
+        self.passed = 0
+        """How many bytes were received from it."""
+        self._loop = asyncio.get_running_loop()
+
+    async def _receive(self, most: int) -> bytes:
+        piece = await self._loop.sock_recv(self.socket, most)
+        self.passed += len(piece)
+        if self.meter is not None:
+            await self._pause(self.meter.count_in(len(piece)))
+        return piece
+
+    async def send(self, data: Bytes) -> None:
+        """As in `Stream`."""
+        await self._loop.sock_sendall(self.socket, data)
+        if self.meter is not None:
+            await self._pause(self.meter.count_out(len(data)))
+
+    async def _pause(self, seconds: float) -> None:
+        if self.meter is not None and self.meter.is_spent:
+            raise SpentError
+        if seconds:
+            await asyncio.sleep(seconds)
+
+    async def readable(self) -> None:
+        """As in `Stream`."""
+        if self.ahead:
+            return
+        ready = self._loop.create_future()
+        self._loop.add_reader(self.socket, _settle, ready)
+        try:
+            await ready
+        finally:
+            if self.socket.fileno() >= 0:  # closed by another task
+                self._loop.remove_reader(self.socket)
+
+    async def end(self) -> None:
+        """As in `Stream`."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """As in `Stream`."""
+        if self.socket.fileno() >= 0:
+            self._loop.remove_reader(self.socket)
+            self._loop.remove_writer(self.socket)
+            self.socket.close()
+
+    def reset(self) -> None:
+        """As in `Stream`."""
+        if self.socket.fileno() >= 0:
+            try:
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            finally:
+                self.close()
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+async def wait_for_any(*streams: Stream, seconds: float | None = None) -> list[Stream]:
+    """Wait until one of them is readable, or so long; returns those that are."""
+    waiting = {asyncio.ensure_future(stream.readable()): stream for stream in streams}
+    try:
+        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=seconds)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    return [waiting[task] for task in done]
