@@ -10,11 +10,11 @@ import os
 import ssl
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
 from corral.network.rules import read_address
+from corral.network.settings import Authority
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -31,16 +31,6 @@ _ANY_ADDRESS = ("0.0.0.0/0", "::/0")
 
 class NoCryptographyError(ImportError):
     """The package `cryptography` is not installed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Authority:
-    """A certificate that programs inside trust, and its key, which never goes inside."""
-
-    certificate: str
-    """PEM."""
-    key: str = field(repr=False)
-    """PEM."""
 
 
 def make_authority(hosts: Iterable[str]) -> Authority:

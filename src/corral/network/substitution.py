@@ -6,13 +6,15 @@ Pure: what a request may carry, and what it carries instead. Nothing here shows 
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from corral.network.rules import Rule, RuleError, read_address, read_rule
+from corral.network.rules import Rule, RuleError, read_rule
+
+if TYPE_CHECKING:
+    from corral.network.settings import GateCredential, GateSecret  # for Linux only; this module is for all
 
 ANY_HEADER = "*"
 """As the name of a header: every one that a secret may stand in."""
@@ -29,31 +31,11 @@ _NEVER = frozenset(
     }
 )  # fmt: skip
 
-Headers = Sequence[tuple[bytes, bytes]]
+Headers = Sequence[tuple[str, str]]
 
 
 class SecretRefusedError(ValueError):
     """A request that a secret can't be put into; says why, without values."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldSecret:
-    """A secret as the gate has it."""
-
-    placeholder: str
-    value: str = field(repr=False)
-    hosts: tuple[str, ...]
-    header: str = "Authorization"
-
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """A header that every request to a host gets, such as the login of a package index."""
-
-    host: str
-    """A rule: a name, with its port if it is not for every one."""
-    value: str = field(repr=False)
-    header: str = "Authorization"
 
 
 def make_placeholder() -> str:
@@ -74,12 +56,10 @@ def check_value(value: str) -> str:
         raise RuleError("the value is empty, or begins or ends with a space or a line break: strip it")
     if _CONTROL.search(value):
         raise RuleError("the value has a line break or another control character, which can't stand in a header")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise RuleError("the value is not valid text") from None
-    if size > MAX_VALUE_BYTES:
-        raise RuleError(f"the value has {size} bytes; the limit is {MAX_VALUE_BYTES}")
+    if any(ord(character) > 255 for character in value):
+        raise RuleError("the value has a character beyond Latin-1, which can't stand in a header")
+    if len(value) > MAX_VALUE_BYTES:
+        raise RuleError(f"the value has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}")
     return value
 
 
@@ -115,63 +95,57 @@ def overlap(one: Rule, other: Rule) -> bool:
 class Substitution:
     """What is put into the requests of one sandbox."""
 
-    def __init__(self, held: Iterable[HeldSecret] = (), credentials: Iterable[Credential] = ()) -> None:
+    def __init__(self, held: Iterable[GateSecret] = (), credentials: Iterable[GateCredential] = ()) -> None:
         self._secrets = [(each, read_hosts(each.hosts)) for each in held]
         self._credentials = [(each, read_rule(each.host)) for each in credentials]
 
     def concerns(self, host: str, port: int) -> bool:
         """True if requests to a host have to be read: then TLS ends at the gate."""
-        return any(_permits(rule, host, port) for _, rules in self._secrets for rule in rules) or any(
-            _permits(rule, host, port) for _, rule in self._credentials
+        return any(rule.permits_name(host, port) for _, rules in self._secrets for rule in rules) or any(
+            rule.permits_name(host, port) for _, rule in self._credentials
         )
 
-    def apply(self, headers: Headers, *, host: str, port: int, secure: bool) -> list[tuple[bytes, bytes]]:
+    def apply(self, headers: Headers, *, host: str, port: int, secure: bool) -> tuple[tuple[str, str], ...]:
         """The headers of a request as they leave, with values for placeholders.
 
         Raises:
             SecretRefusedError: a placeholder in a header that is given twice, or in a request without TLS.
         """
-        mine = [each for each, rules in self._secrets if any(_permits(rule, host, port) for rule in rules)]
-        done = [(name, self._fill(name, content, mine)) for name, content in headers]
+        mine = [each for each, rules in self._secrets if any(rule.permits_name(host, port) for rule in rules)]
+        done = [(name, _fill(name, content, mine)) for name, content in headers]
         pairs = zip(headers, done, strict=True)
         changed = {name.lower() for (name, before), (_, content) in pairs if content != before}
         if changed and not secure:
             raise SecretRefusedError(f"a secret for {host} is sent over TLS only: use https")
         for name in sorted(changed):
             if sum(other.lower() == name for other, _ in done) > 1:
-                raise SecretRefusedError(f"the header {name.decode('ascii', 'replace')} with a secret is given twice")
+                raise SecretRefusedError(f"the header {name} with a secret is given twice")
         for credential, rule in self._credentials:
-            name = credential.header.encode("ascii")
-            if _permits(rule, host, port) and name.lower() not in changed:
+            name = credential.header
+            if rule.permits_name(host, port) and name.lower() not in changed:
                 done = [(other, content) for other, content in done if other.lower() != name.lower()]
-                done.append((name, credential.value.encode()))
-        return done
-
-    def _fill(self, header: bytes, content: bytes, mine: Sequence[HeldSecret]) -> bytes:
-        name = header.decode("latin-1").lower()
-        here = {
-            each.placeholder.encode(): each.value.encode()
-            for each in mine
-            if each.header.lower() == name or (each.header == ANY_HEADER and name not in _NEVER)
-        }
-        if not here:
-            return content
-        # In one pass: a value that contains another's placeholder is not read again.
-        found = re.compile(b"|".join(re.escape(placeholder) for placeholder in here))
-        scheme, space, packed = content.partition(b" ")
-        if name == "authorization" and scheme.lower() == b"basic" and space:
-            try:
-                login = base64.b64decode(packed.strip(), validate=True)
-            except binascii.Error:
-                login = b""
-            if found.search(login):
-                return scheme + space + base64.b64encode(found.sub(lambda match: here[match[0]], login))
-        return found.sub(lambda match: here[match[0]], content)
+                done.append((name, credential.value))
+        return tuple(done)
 
 
-def _permits(rule: Rule, host: str, port: int) -> bool:
-    """True if a rule is for that host, a name or an address, at that port."""
-    if rule.network is None:
-        return rule.permits_name(host, port)
-    address = read_address(host)
-    return address is not None and rule.permits_address(address, port)
+def _fill(header: str, content: str, mine: Sequence[GateSecret]) -> str:
+    name = header.lower()
+    here = {
+        each.placeholder: each.value
+        for each in mine
+        if each.header.lower() == name or (each.header == ANY_HEADER and name not in _NEVER)
+    }
+    if not here:
+        return content
+    # In one pass: a value that contains another's placeholder is not read again.
+    found = re.compile("|".join(re.escape(placeholder) for placeholder in here))
+    scheme, space, packed = content.partition(" ")
+    if name == "authorization" and scheme.lower() == "basic" and space:
+        try:
+            login = base64.b64decode(packed.strip(), validate=True).decode("latin-1")
+        except ValueError:
+            login = ""
+        if found.search(login):
+            filled = found.sub(lambda match: here[match[0]], login)
+            return f"{scheme} {base64.b64encode(filled.encode('latin-1')).decode('ascii')}"
+    return found.sub(lambda match: here[match[0]], content)

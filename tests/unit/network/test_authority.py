@@ -4,7 +4,8 @@ import ssl
 
 import pytest
 
-from corral.network.authority import Authority, Mint, make_authority
+from corral.network.authority import Mint, make_authority
+from corral.network.settings import Authority
 
 
 def shake(

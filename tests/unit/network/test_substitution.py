@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.network.rules import RuleError, read_rule
+from corral.network.settings import GateCredential, GateSecret
 from corral.network.substitution import (
     ANY_HEADER,
-    Credential,
-    HeldSecret,
     SecretRefusedError,
     Substitution,
     check_header,
@@ -22,14 +21,13 @@ from corral.network.substitution import (
 
 PLACEHOLDER = make_placeholder()
 VALUE = "the-real-value"
-KEY = HeldSecret(PLACEHOLDER, VALUE, ("api.example.org:443", "*.deep.example"))
+KEY = GateSecret(PLACEHOLDER, VALUE, ("api.example.org:443", "*.deep.example"))
 
 
-def fill(*headers: tuple[str, str], host: str = "api.example.org", port: int = 443, secret: HeldSecret = KEY) -> str:
+def fill(*headers: tuple[str, str], host: str = "api.example.org", port: int = 443, secret: GateSecret = KEY) -> str:
     """The headers as they leave."""
-    sent = [(name.encode(), content.encode()) for name, content in headers]
-    done = Substitution([secret]).apply(sent, host=host, port=port, secure=True)
-    return b"\n".join(name + b": " + content for name, content in done).decode()
+    done = Substitution([secret]).apply(headers, host=host, port=port, secure=True)
+    return "\n".join(f"{name}: {content}" for name, content in done)
 
 
 @pytest.mark.parametrize("scheme", ["", "Bearer ", "token ", "Key id="])
@@ -60,7 +58,7 @@ def test_placeholder_stays_in_another_header() -> None:
 
 
 def test_any_header_is_every_header_but_those_that_frame() -> None:
-    secret = HeldSecret(PLACEHOLDER, VALUE, ("api.example.org",), ANY_HEADER)
+    secret = GateSecret(PLACEHOLDER, VALUE, ("api.example.org",), ANY_HEADER)
     done = fill(("X-Api-Key", PLACEHOLDER), ("Host", PLACEHOLDER), ("Connection", PLACEHOLDER), secret=secret)
     assert done == f"X-Api-Key: {VALUE}\nHost: {PLACEHOLDER}\nConnection: {PLACEHOLDER}"
 
@@ -70,11 +68,11 @@ def test_wildcard_is_for_all_names_below() -> None:
 
 
 def test_value_that_contains_another_placeholder_is_not_read_again() -> None:
-    other = HeldSecret(make_placeholder(), "other", ("api.example.org",))
-    first = HeldSecret(PLACEHOLDER, f"x{other.placeholder}", ("api.example.org",))
-    sent = [(b"Authorization", PLACEHOLDER.encode())]
+    other = GateSecret(make_placeholder(), "other", ("api.example.org",))
+    first = GateSecret(PLACEHOLDER, f"x{other.placeholder}", ("api.example.org",))
+    sent = [("Authorization", PLACEHOLDER)]
     done = Substitution([first, other]).apply(sent, host="api.example.org", port=443, secure=True)
-    assert done == [(b"Authorization", first.value.encode())]
+    assert done == (("Authorization", first.value),)
 
 
 def test_header_that_is_given_twice_is_refused() -> None:
@@ -83,36 +81,32 @@ def test_header_that_is_given_twice_is_refused() -> None:
 
 
 def test_nothing_is_sent_without_tls() -> None:
-    sent = [(b"Authorization", PLACEHOLDER.encode())]
+    sent = [("Authorization", PLACEHOLDER)]
     with pytest.raises(SecretRefusedError, match="TLS only"):
         Substitution([KEY]).apply(sent, host="api.example.org", port=443, secure=False)
-    assert Substitution([KEY]).apply(sent, host="other.example", port=80, secure=False) == sent
+    assert Substitution([KEY]).apply(sent, host="other.example", port=80, secure=False) == tuple(sent)
 
 
 def test_credential_is_added_in_place_of_what_was_sent() -> None:
-    index = Credential("index.example:8080", "Basic abc")
+    index = GateCredential("index.example:8080", "Authorization", "Basic abc")
     mine = Substitution([], [index])
     assert mine.concerns("index.example", 8080)
     assert not mine.concerns("index.example", 80)
-    for sent in ([(b"Accept", b"*")], [(b"Accept", b"*"), (b"authorization", b"mine")]):
+    for sent in ([("Accept", "*")], [("Accept", "*"), ("authorization", "mine")]):
         done = mine.apply(sent, host="index.example", port=8080, secure=False)
-        assert done == [(b"Accept", b"*"), (b"Authorization", b"Basic abc")]
-    assert mine.apply([(b"Accept", b"*")], host="other.example", port=8080, secure=False) == [(b"Accept", b"*")]
-
-
-def test_credential_may_be_for_an_address() -> None:
-    assert Substitution([], [Credential("192.0.2.7:80", "x")]).concerns("192.0.2.7", 80)
+        assert done == (("Accept", "*"), ("Authorization", "Basic abc"))
+    assert mine.apply([("Accept", "*")], host="other.example", port=8080, secure=False) == (("Accept", "*"),)
 
 
 @pytest.mark.parametrize(
-    "name", ["Host", "content-length", "Transfer-Encoding", "Connection", "a b", "", "X:", "é", "X\n"]
+    "name", ["Host", "content-length", "Transfer-Encoding", "Connection", "a ", "", "X:", "é", "X\n"]
 )
 def test_header_that_frames_or_is_none_is_refused(name: str) -> None:
     with pytest.raises(RuleError):
         check_header(name)
 
 
-@pytest.mark.parametrize("value", ["", " x", "x\n", "a\r\nX-Evil: 1", "a\0b", "x" * 40_000, "\udcff"])
+@pytest.mark.parametrize("value", ["", " x", "x\n", "a\r\nX-Evil: 1", "a\0", "x" * 40_000, "\udcff", "€"])
 def test_value_that_can_not_stand_in_a_header_is_refused_and_not_shown(value: str) -> None:
     with pytest.raises(RuleError) as refused:
         check_value(value)
@@ -135,11 +129,11 @@ def test_overlap(one: str, other: str, expected: bool) -> None:
     assert overlap(read_rule(one), read_rule(other)) is expected
 
 
-@given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=60)), max_size=5))
-def test_headers_without_the_placeholder_are_left_alone(headers: list[tuple[bytes, bytes]]) -> None:
-    assert Substitution([KEY]).apply(headers, host="api.example.org", port=443, secure=True) == headers
+@given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=60)), max_size=5))
+def test_headers_without_the_placeholder_are_left_alone(headers: list[tuple[str, str]]) -> None:
+    assert Substitution([KEY]).apply(headers, host="api.example.org", port=443, secure=True) == tuple(headers)
 
 
 def test_values_are_in_no_repr() -> None:
     assert VALUE not in repr(KEY)
-    assert "hidden" not in repr(Credential("a.example", "hidden"))
+    assert "hidden" not in repr(GateCredential("a.example", "Authorization", "hidden"))
