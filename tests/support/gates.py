@@ -42,7 +42,7 @@ class Inside:
         self._asked = asked
         self.dns, self.tcp4, self.tcp6 = (socket.socket(fileno=descriptor) for descriptor in window)
 
-    def socket(self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    def make_socket(self, family: int = socket.AF_INET, kind: int = socket.SOCK_STREAM) -> socket.socket:
         """A new socket in the namespace."""
         self._asked.send(json.dumps([family, kind]).encode())
         _, (descriptor,), _, _ = socket.recv_fds(self._asked, 100, 1)
@@ -54,7 +54,7 @@ class Inside:
         """What the window answers: a code, and addresses."""
         labels = b"".join(bytes([len(label)]) + label for label in name.encode("latin-1").split(b"."))
         question = labels + b"\0" + struct.pack("!HH", kind, 1)
-        with self.socket(kind=socket.SOCK_DGRAM) as asking:
+        with self.make_socket(kind=socket.SOCK_DGRAM) as asking:
             asking.connect((ADDRESS, DNS_PORT))
             asking.send(struct.pack("!6H", 77, 0x100, 1, 0, 0, 0) + question)
             answer = asking.recv(2000)
@@ -72,7 +72,7 @@ class Inside:
         """Connect as a program does that knows of no window. Raises: LookupError, OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         plain = host if family == socket.AF_INET6 or host.replace(".", "").isdigit() else self.resolve(host)
-        made = self.socket(family)
+        made = self.make_socket(family)
         try:
             made.connect((plain, port))
         except OSError:
@@ -82,7 +82,7 @@ class Inside:
 
     def to_proxy(self) -> socket.socket:
         """Connect to the window as to a proxy."""
-        made = self.socket()
+        made = self.make_socket()
         made.connect(self.tcp4.getsockname())
         return made
 
