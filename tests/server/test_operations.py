@@ -32,6 +32,7 @@ from daytona import (
 from daytona._sync import daytona as sync_daytona
 from daytona._sync import sandbox as sync_sandbox
 from daytona._sync import secret, snapshot, volume, warm_pool
+from daytona.common.volume import Volume
 from daytona_api_client import ApiClient, SandboxState
 from daytona_api_client import exceptions as api_errors
 from daytona_api_client.models.create_warm_pool import CreateWarmPool
@@ -54,6 +55,7 @@ class World:
     made: list[Sandbox] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    volumes: list[Volume] = field(default_factory=list)
 
     def name(self, word: str) -> str:
         return f"{word}-{uuid.uuid4().hex[:8]}"
@@ -68,6 +70,11 @@ class World:
         made = self.daytona.secret.create(given)
         self.secrets.append(made.id)
         return made
+
+    def volume(self) -> Volume:
+        """A volume."""
+        self.volumes.append(self.daytona.volume.create(self.name("data")))
+        return self.volumes[-1]
 
     def keep(self) -> str:
         """A snapshot of the sandbox."""
@@ -90,6 +97,8 @@ def world(daytona: Daytona, sandbox: Sandbox) -> Iterator[World]:
         daytona.snapshot.delete(name)
     for secret_id in made.secrets:
         daytona.secret.delete(secret_id)
+    for each in made.volumes:
+        daytona.volume.delete(each)
 
 
 def stop_and(world: World, call: Callable[[Sandbox], object]) -> Sandbox:
@@ -168,6 +177,10 @@ HERE: dict[str, Check] = {
         w.daytona.secret.update(w.secret().id, UpdateSecretParams(description="new")).description == "new"
     ),
     "delete_secret": lambda w: w.daytona.secret.delete(w.secret().id) is None and bool(w.secrets.pop()),
+    "list_volumes": lambda w: w.volume().id in [each.id for each in w.daytona.volume.list()],
+    "create_volume": lambda w: w.volume().state == "ready",
+    "get_volume_by_name": lambda w: w.daytona.volume.get((made := w.volume()).name).id == made.id,
+    "delete_volume": lambda w: w.daytona.volume.delete(w.volume()) is None and bool(w.volumes.pop()),
     "update_sandbox_secrets": lambda w: w.box.update_secrets({}) is None,
 }
 NOT_HERE: dict[str, Check] = {
@@ -180,10 +193,6 @@ NOT_HERE: dict[str, Check] = {
     "validate_ssh_access": lambda w: w.box.validate_ssh_access("token"),
     "update_network_settings": lambda w: w.box.update_network_settings(network_block_all=True),
     "get_push_access": lambda w: w.daytona._object_storage_api.get_push_access(),
-    "list_volumes": lambda w: w.daytona.volume.list(),
-    "create_volume": lambda w: w.daytona.volume.create("v"),
-    "get_volume_by_name": lambda w: w.daytona.volume.get("v"),
-    "delete_volume": lambda w: daytona_api_client.VolumesApi(api(w)).delete_volume("v"),
     "list_warm_pools": lambda w: w.daytona.warm_pool.list(),
     "create_warm_pool": lambda w: daytona_api_client.WarmPoolsApi(api(w)).create_warm_pool(
         CreateWarmPool(snapshot="default", pool=1)

@@ -74,8 +74,10 @@ data_option = setting_option(
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS.")
 @click.option("--key-memory", default="40MiB", show_default=True, metavar="SIZE",
               help="Limit on the server memory held by all requests of one API key.")  # fmt: skip
+@click.option("--volume-size", default="10GiB", show_default=True, metavar="SIZE",
+              help="The size of each volume. As an ordinary user, volumes have no limit of their own.")  # fmt: skip
 @click.option("--keep", is_flag=True, help="On Ctrl-C, leave the sandboxes running without asking.")
-def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> None:
+def serve(data_dir: Path | None, key_memory: str, volume_size: str, keep: bool, **given: Any) -> None:
     """Serve sandboxes to Daytona's SDKs.
 
     \b
@@ -88,11 +90,12 @@ def serve(data_dir: Path | None, key_memory: str, keep: bool, **given: Any) -> N
     """
     need_server()
     from corral.server import log
-    from corral.server.settings import ServerLimits, ServerSettings
+    from corral.server.settings import Defaults, ServerLimits, ServerSettings
     from corral.spec import parse_size
 
     settings = ServerSettings(
         limits=ServerLimits(memory_per_key_bytes=parse_size(key_memory, what="--key-memory")),
+        defaults=Defaults(volume_bytes=parse_size(volume_size, what="--volume-size")),
         data_folder=data_folder(data_dir),
         version=corral.__version__,
         allowed_hosts=frozenset(given.pop("allowed_hosts")),

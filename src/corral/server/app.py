@@ -32,6 +32,7 @@ from corral.server.store.database import Database
 from corral.server.store.rows import Sandbox
 from corral.server.store.vault import Vault
 from corral.server.tables import make_router
+from corral.server.volumes import Volumes
 
 
 class Server:
@@ -44,6 +45,9 @@ class Server:
         self.keyring = Keyring(database)
         self.sandboxes = Sandboxes(database, backend)
         self.snapshots = Snapshots(database, settings.defaults)
+        self.volumes = Volumes(
+            backend, size_bytes=settings.defaults.volume_bytes, per_organisation=settings.limits.volumes
+        )
         self.secrets = Secrets(database, Vault(settings.state_folder))
         self.lifecycle = Lifecycle(
             backend=backend, sandboxes=self.sandboxes, snapshots=self.snapshots, secrets=self.secrets

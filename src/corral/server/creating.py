@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
 from corral.server.faults import Fault, bad_request, unsupported
 from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
+from corral.server.volumes import mounts_of
 from corral.server.wire.control import CreateBuildInfo, CreateSandbox, ResizeSandbox
 from corral.spec import HOME, USER, Resources, Secret, Spec, check_env, check_sizes
 
@@ -27,8 +28,6 @@ MAX_LABELS, MAX_ENV = 100, 1000
 
 def refuse_unsupported(wanted: CreateSandbox) -> None:
     """Raises: Fault 501 for features that this server does not support; 400 for options that contradict each other."""
-    if wanted.volumes:
-        raise unsupported("volumes")
     if wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url:
         raise unsupported("network allow lists")
     if wanted.gpu:
@@ -64,6 +63,7 @@ def make_row(
     snapshot: Snapshot,
     defaults: Defaults,
     secrets: Mapping[str, str] | None = None,
+    volumes: Sequence[Mapping[str, str]] = (),
 ) -> Sandbox:
     """The row of the new sandbox; `secrets` are the ids of secrets by variable.
 
@@ -107,6 +107,7 @@ def make_row(
         auto_archive=archive_after(_or(wanted.auto_archive_interval, defaults.auto_archive_minutes), defaults=defaults),
         auto_delete=max(-1, _or(wanted.auto_delete_interval, defaults.auto_delete_minutes)),
         secrets=dict(secrets or {}),
+        volumes=[dict(each) for each in volumes],
         destroy_at=time.time() + 60 * wanted.ttl_minutes if wanted.ttl_minutes else None,
     )
 
@@ -153,7 +154,10 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str, sec
     workdir = row.labels.get(WORKDIR_LABEL, HOME)
     labels = {OWNER_LABEL: f"server:{organisation}", OWNER_ID_LABEL: row.id, OWNER_NAME_LABEL: row.name}
     engine_id = snapshot.engine_id if snapshot is not None else None
-    return Spec(resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id, secrets=secrets)
+    return Spec(
+        resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id, secrets=secrets,
+        mounts=mounts_of(row.volumes),
+    )  # fmt: skip
 
 
 def intent_of_resize(resize: ResizeSandbox) -> str:

@@ -48,7 +48,13 @@ def _common(row: Row, base_url: str) -> dict[str, Any]:
 
 def sandbox(row: Row, *, base_url: str) -> control.Sandbox:
     """A sandbox."""
-    return control.Sandbox(**_common(row, base_url), env=row.env, kvm=False)
+    volumes = [
+        control.SandboxVolume(
+            volume_id=each["volume_id"], mount_path=each["mount_path"], subpath=each["subpath"] or None
+        )
+        for each in row.volumes
+    ]
+    return control.Sandbox(**_common(row, base_url), env=row.env, kvm=False, volumes=volumes)
 
 
 def list_item(row: Row, *, base_url: str) -> control.SandboxListItem:

@@ -43,11 +43,12 @@ def check_quota(
         for row in server.snapshots.all()
         if row.organisation_id == organisation_id and (row.engine_id is not None or row.intent == "create")
     }
+    disk_held = sum(has[2] for _, has in held) + server.volumes.gib_of(organisation_id)
     for what, limit, wanted in (
         ("sandboxes", organisation.max_sandboxes, len(rows) + sandboxes),
         ("CPUs", organisation.max_cpu, sum(has[0] for has in running) + cpu),
         ("GiB of memory", organisation.max_memory_gib, sum(has[1] for has in in_memory) + memory),
-        ("GiB of disk", organisation.max_disk_gib, sum(has[2] for _, has in held) + sum(snapshots.values()) + disk),
+        ("GiB of disk", organisation.max_disk_gib, disk_held + sum(snapshots.values()) + disk),
     ):
         if limit is not None and wanted > limit:
             raise Fault(

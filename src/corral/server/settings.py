@@ -53,6 +53,8 @@ class ServerLimits:
     """Requests of one key that are being answered at the same time."""
     memory_per_key_bytes: int = 40 * MIB
     """Memory for the requests, answers and sockets of one key at the same time, by the server's own count."""
+    volumes: int = 100
+    """Volumes of one organisation."""
     sessions_bytes: int = 16 * MIB
     """Memory for cached shell sessions of one organisation."""
 
@@ -71,6 +73,8 @@ class Defaults:
     cpu: int = 1
     memory_gib: int = 1
     disk_gib: int = 3
+    volume_bytes: int = 10 * GIB
+    """The size of a volume, where sizes can be enforced."""
     auto_stop_minutes: int = 15
     auto_archive_minutes: int = 7 * 24 * 60
     max_auto_archive_minutes: int = 30 * 24 * 60

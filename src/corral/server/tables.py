@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.server.dispatch import Router
-from corral.server.routes import ops, organisations, sandboxes, secrets, snapshots, telemetry, unsupported
+from corral.server.routes import ops, organisations, sandboxes, secrets, snapshots, telemetry, unsupported, volumes
 from corral.server.routes.toolbox import files, git, info, interpreter, process, sessions, terminals, transfer
 from corral.server.routing import Route, Table
 from corral.server.settings import API, TOOLBOX
@@ -22,6 +22,7 @@ CONTROL_TABLES: tuple[Table, ...] = (
     telemetry.TABLE,
     snapshots.TABLE,
     secrets.TABLE,
+    volumes.TABLE,
     organisations.TABLE,
     ops.API_ROOT,
     unsupported.CONTROL,

@@ -85,9 +85,12 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
     secrets = server.secrets.read(wanted.secrets, organisation_id=organisation_id)
     if secrets:
         await server.lifecycle.backend.need("secrets")
+    volumes = await server.volumes.resolve(wanted.volumes or (), organisation_id=organisation_id)
+    await server.volumes.learn(organisation_id)
     row = make_row(
-        wanted, organisation_id=organisation_id, snapshot=snapshot, defaults=server.settings.defaults, secrets=secrets
-    )
+        wanted, organisation_id=organisation_id, snapshot=snapshot, defaults=server.settings.defaults, secrets=secrets,
+        volumes=volumes,
+    )  # fmt: skip
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     given = server.secrets.for_sandbox(row)
     spec = make_spec(row, snapshot=snapshot, organisation=_organisation(call), secrets=given)
@@ -228,9 +231,10 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
         auto_archive_interval=source.auto_archive, auto_delete_interval=source.auto_delete,
     )  # fmt: skip
     base = server.snapshots.find(BASE, organisation_id=call.organisation_id)
+    await server.volumes.learn(call.organisation_id)
     row = make_row(
         wanted, organisation_id=source.organisation_id, snapshot=base, defaults=server.settings.defaults,
-        secrets=source.secrets,
+        secrets=source.secrets, volumes=source.volumes,
     )  # fmt: skip
     row.snapshot, row.set_env = source.snapshot, dict(source.set_env)
     row.git_hosts = list(source.git_hosts)  # its files are the same, and so are their remotes

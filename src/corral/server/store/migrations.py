@@ -106,4 +106,8 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     ALTER TABLE sandboxes ADD COLUMN secrets TEXT NOT NULL DEFAULT '{}';
     """,
+    # 6: the volumes that a sandbox mounts
+    """
+    ALTER TABLE sandboxes ADD COLUMN volumes TEXT NOT NULL DEFAULT '[]';
+    """,
 )

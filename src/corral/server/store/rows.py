@@ -115,6 +115,8 @@ class Sandbox(Row, kw_only=True):
     """Variables that `POST /env` of the toolbox has set for later programs; None for those it has unset."""
     git_hosts: list[str] = []
     """Where git credentials may be sent: scheme, host and port of every URL that callers have named for git."""
+    volumes: list[dict[str, str]] = []
+    """What it mounts: `volume_id`, `mount_path` and `subpath` of each."""
     labels: dict[str, str]
     public: bool = False
     target: str

@@ -33,11 +33,30 @@ class CreateBuildInfo(Model, kw_only=True):
 
 
 class SandboxVolume(Model, kw_only=True):
-    """A volume to mount; not supported."""
+    """A volume that a sandbox mounts, by id or name, whole or a folder of it."""
 
-    volume_id: str
-    mount_path: str
-    subpath: str | None = None
+    volume_id: Name
+    mount_path: ShortText
+    subpath: ShortText | None = None
+
+
+class CreateVolume(Model, kw_only=True):
+    """A request to create a volume."""
+
+    name: Name
+
+
+class VolumeDto(Model, kw_only=True):
+    """A volume."""
+
+    id: str
+    name: str
+    organization_id: str
+    state: Literal["creating", "ready", "pending_create", "pending_delete", "deleting", "deleted", "error"]
+    created_at: str
+    updated_at: str
+    last_used_at: str | None = None
+    error_reason: str | None = None
 
 
 class CreateSandbox(Model, kw_only=True):
@@ -112,6 +131,7 @@ class Sandbox(SandboxListItem, kw_only=True):
 
     env: dict[str, str]
     kvm: bool
+    volumes: list[SandboxVolume]
 
 
 class ListSandboxesResponse(Model, kw_only=True):
@@ -347,6 +367,12 @@ class SnapshotsQuery(Query, kw_only=True):
     source_sandbox_id: str | None = None
     sort: Literal["name", "state", "lastUsedAt", "createdAt"] = "lastUsedAt"
     order: Literal["asc", "desc"] = "desc"
+
+
+class VolumesQuery(Query, kw_only=True):
+    """Options of the list of volumes."""
+
+    include_deleted: bool = False
 
 
 class GetQuery(Query, kw_only=True):
