@@ -106,7 +106,7 @@ tell(reached=[unlisted.connections, private.connections, six.connections])
     )
     assert told["before"] == []
     assert told["name"] == ["no name", [["example.com", None, "policy"]]]
-    assert told["address"][1] == [["10.0.0.7", 22, "policy"]]
+    assert told["address"][1] == [["10.0.0.7", 22, "private"]]
     assert told["six"][1] == [["2a00:1450::1", 443, "policy"]]
     assert told["reached"] == [0, 0, 0]
     assert told["capabilities"] == ["0" * 16, "0" * 16]
@@ -115,3 +115,220 @@ tell(reached=[unlisted.connections, private.connections, six.connections])
     if user is None:
         assert len(set(told["uids"])) == 1
         assert int(told["uids"][0]) > 0x7FFF_0000
+
+
+@EVERYBODY
+def test_what_is_listed_is_reached_with_no_settings_inside(user: OrdinaryUser | None) -> None:
+    told = run(
+        """
+served = serve(web, "93.184.215.14", 80, name="example.org")
+private = serve(web, "10.0.0.7", 8080)
+loopback = serve(web, "93.184.215.15", 80, name="example.com")
+with Sandbox(network=["example.org:80", "10.0.0.7"]) as box:
+    tell(name=get(box, "example.org"), address=get(box, "10.0.0.7", 8080))
+    tell(other=get(box, "example.com"), port=get(box, "example.org", 81))
+    tell(environment=box.exec("env").stdout)
+    tell(twice=[get(box, "example.org"), len(gates())])
+    with box.fork() as copy:
+        tell(fork=get(copy, "example.org"), gates=len(gates()))
+tell(paths=[request["path"] for request in served.requests], others=loopback.connections)
+tell(after=wait_until(lambda: not gates()))
+""",
+        user,
+    )
+    assert told["name"][0].endswith("200 OK")
+    assert told["name"][1] == told["address"][1] == []
+    assert told["address"][0].endswith("200 OK")
+    assert told["other"] == ["no name", [["example.com", None, "policy"]]]
+    assert told["port"][1] == [["example.org", 81, "policy"]]
+    assert "PROXY" not in told["environment"].upper()
+    assert told["twice"][0][0].endswith("200 OK")
+    assert told["twice"][1] == 1
+    assert told["fork"][0].endswith("200 OK")
+    assert told["gates"] == 2
+    assert told["paths"] == ["/a", "/a", "/a"]
+    assert told["others"] == 0
+    assert told["after"]
+
+
+@EVERYBODY
+def test_the_network_of_a_running_sandbox_changes(user: OrdinaryUser | None) -> None:
+    told = run(
+        """
+serve(web, "93.184.215.14", 80, name="example.org")
+stream = serve(drip, "93.184.215.14", 82)
+HANG = '''
+import socket
+sock = socket.create_connection(("example.org", 82))
+print(len(sock.recv(1)), end="", flush=True)
+try:
+    while sock.recv(65536): pass
+    print("closed", flush=True)
+except OSError: print("reset", flush=True)
+'''
+with Sandbox() as box:
+    tell(none=get(box, "example.org"))
+    box.set_network(["example.org"])
+    tell(listed=get(box, "example.org"), spec=str(box.spec.network))
+    hanging = box.start(["python3", "-c", HANG])
+    output = iter(hanging.output())
+    tell(connected=next(output).text)
+    box.set_network(["example.com"])
+    tell(ended="".join(chunk.text for chunk in output))
+    tell(other=get(box, "example.org"))
+    box.set_network("none")
+    tell(again_none=get(box, "example.org"))
+    box.set_network(["example.org"])
+    tell(again_listed=get(box, "example.org"), gates=len(gates()))
+""",
+        user,
+    )
+    assert told["none"] == ["no name", [["example.org", None, "no network"]]]
+    assert told["listed"][0].endswith("200 OK")
+    assert told["spec"] == "example.org"
+    assert told["connected"].strip() == "1"
+    assert told["ended"].strip() in ("closed", "reset")
+    assert told["other"] == ["no name", [["example.org", None, "policy"]]]
+    assert told["again_none"] == ["no name", [["example.org", None, "no network"]]]
+    assert told["again_listed"][0].endswith("200 OK")
+    assert told["gates"] == 1
+
+
+@EVERYBODY
+def test_a_detached_sandbox_keeps_its_network_whoever_ends(user: OrdinaryUser | None) -> None:
+    told = run(
+        """
+import asyncio
+from corral.backends.embedded import EmbeddedBackend
+from support.leftovers import adopt_orphans
+adopt_orphans()
+serve(web, "93.184.215.14", 80, name="example.org")
+box = Sandbox(network=["example.org"])
+tell(owned=get(box, "example.org"))
+(first,) = gates()
+name = box.detach()
+tell(detached=get(box, "example.org"), same=gates() == [first])
+box.close()
+box = Sandbox.connect(name)
+tell(spec=str(box.spec.network), connected=get(box, "example.org"), still=gates() == [first])
+os.kill(first, 9)
+tell(crashed=get(box, "example.org"), another=gates() != [first] and len(gates()) == 1)
+box.set_network(["example.com"])
+tell(changed=get(box, "example.org"), listed=str(Sandbox.connect(name).spec.network))
+box.stop()
+tell(stopped=wait_until(lambda: not gates()))
+async def start():
+    backend = EmbeddedBackend()
+    box = await backend.start(name)
+    await box.aclose()
+    await backend.aclose()
+asyncio.run(start())
+box = Sandbox.connect(name)
+tell(started=[str(box.spec.network), get(box, "example.org")])
+box.set_network(["example.org"])
+tell(finally_listed=get(box, "example.org"))
+box.kill()
+box.close()
+tell(after=wait_until(lambda: not gates()))
+""",
+        user,
+    )
+    for name in ("owned", "detached", "connected", "crashed", "finally_listed"):
+        assert told[name][0].endswith("200 OK"), (name, told)
+    assert told["same"]
+    assert told["still"]
+    assert told["another"]
+    assert told["spec"] == "example.org"
+    assert told["changed"] == ["no name", [["example.org", None, "policy"]]]
+    assert told["listed"] == "example.com"
+    assert told["stopped"]
+    assert told["started"] == ["example.com", ["no name", [["example.org", None, "policy"]]]]
+    assert told["after"]
+
+
+@EVERYBODY
+def test_nothing_is_left_when_a_holder_is_killed(user: OrdinaryUser | None) -> None:
+    told = run(
+        """
+from support.leftovers import adopt_orphans, list_children
+adopt_orphans()
+box, other = Sandbox(network=["example.org"]), Sandbox(network=["example.org"])
+name = other.detach()
+get(box, "example.com"), get(other, "example.com")
+tell(gates=len(gates()))
+(launcher,) = [pid for pid, called in list_children(os.getpid()).items() if called == "corral-launcher"]
+(keeper,) = [pid for pid, called in list_descendants(os.getpid()).items() if called == "corral-keeper"]
+os.kill(keeper, 9)
+tell(without_keeper=wait_until(lambda: len(gates()) == 1))
+os.kill(launcher, 9)
+tell(without_launcher=wait_until(lambda: not gates()))
+""",
+        user,
+    )
+    assert told == {"gates": 2, "without_keeper": True, "without_launcher": True}
+
+
+@EVERYBODY
+def test_a_gate_that_always_fails_lets_nothing_out_and_does_not_keep_its_holder_busy(user: OrdinaryUser | None) -> None:
+    told = run(
+        """
+served = serve(count, "93.184.215.14", 80, name="example.org")
+FLOOD = '''
+import socket, time
+end = time.monotonic() + 1
+while time.monotonic() < end:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    for _ in range(100): sock.sendto(b"x" * 40, ("127.77.0.1", 53))
+    tcp = socket.socket(); tcp.setblocking(False)
+    try: tcp.connect(("93.184.215.14", 80))
+    except OSError: pass
+'''
+with Sandbox(network=["example.org"]) as box, Sandbox() as other:
+    flood = box.start(["python3", "-c", FLOOD])
+    killed = 0
+    while killed < 3:
+        for pid in gates():
+            os.kill(pid, 9)
+            killed += 1
+        assert other.exec("true").exit_code == 0
+        time.sleep(0.02)
+    flood.wait()
+    tell(killed=killed, connections=served.connections, usage=box.usage().memory_bytes is not None)
+    tell(back=get(box, "example.com"))
+""",
+        user,
+    )
+    assert told["killed"] >= 3
+    assert told["usage"]
+    assert told["back"][0] == "no name"
+
+
+@EVERYBODY
+def test_no_descriptor_and_no_process_is_left(user: OrdinaryUser | None) -> None:
+    told = run(
+        """
+from support.leftovers import count_descriptors, list_children
+def round():
+    with Sandbox(network=["example.org"]) as box:
+        get(box, "example.com")
+        box.set_network("none")
+        box.set_network("open")
+        (gate,) = gates()
+        os.kill(gate, 9)
+    with Sandbox() as box:
+        get(box, "example.com")
+        box.set_network(["example.com"])
+        get(box, "example.com")
+        box.set_network(["example.com"])
+def zombies():
+    return [line for line in os.popen("ps -eo ppid,stat").read().splitlines() if line.split() == [str(launcher), "Z"]]
+round()
+(launcher,) = [pid for pid, name in list_children(os.getpid()).items() if name == "corral-launcher"]
+before = count_descriptors(launcher), count_descriptors()
+for _ in range(3): round()
+tell(same=wait_until(lambda: (count_descriptors(launcher), count_descriptors()) == before))
+tell(gates=gates(), zombies=wait_until(lambda: not zombies()))
+""",
+        user,
+    )
+    assert told == {"same": True, "gates": [], "zombies": True}
