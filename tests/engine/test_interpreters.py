@@ -146,6 +146,7 @@ async def test_programs_of_packages_run_by_their_names(
     backend: EmbeddedBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """pip writes the path of the host's Python into them, which is not there inside."""
+    tmp_path.chmod(0o755)
     make_wheel(tmp_path, "told", program="tell-version")
     make_wheel(tmp_path, "evil", program="pip")
     (tmp_path / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {tmp_path}\n")

@@ -1,6 +1,7 @@
 """Charts of snippets, as the official SDK parses them, with a real matplotlib that a client brings along."""
 
 import asyncio
+import contextlib
 import os
 import tarfile
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ from daytona import (
     ScatterChart,
 )
 
-from corral.backends.embedded.packages import provide_packages
+from corral.backends.embedded import EmbeddedBackend
+from corral.backends.embedded.packages import packages_folder
+from corral.spec import Spec
 from support.project import ROOT, read_blocks
 from support.warm import run_program
 
@@ -63,14 +66,19 @@ print("after")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder of the engine with matplotlib among its packages."""
     folder = tmp_path_factory.mktemp("data")
-    asyncio.run(provide_packages(folder, ("matplotlib",)))
+
+    async def bring() -> None:
+        async with contextlib.aclosing(EmbeddedBackend(folder)) as backend:
+            await (await backend.create(Spec(packages=("matplotlib",)))).aclose()
+
+    asyncio.run(bring())
     return folder
 
 
 @pytest.fixture(scope="module")
 def plotting(daytona: Daytona, data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A sandbox to which a client has brought matplotlib."""
-    packages = asyncio.run(provide_packages(data_folder, ("matplotlib",)))
+    packages = packages_folder(data_folder, ("matplotlib",))
     archive = tmp_path_factory.mktemp("packages") / "packages.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(packages, ".")

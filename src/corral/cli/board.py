@@ -54,6 +54,11 @@ class Board:
         self.say("tier", f"{able.isolation}; memory {able.memory}, cpu {able.cpu}, disk {able.disk}")
         for note in able.notes:
             self.say("", note)
+        defaults = server.settings.defaults
+        if defaults.packages:
+            self.say("packages", ", ".join(defaults.packages))
+        if defaults.venv is not None:
+            self.say("venv", str(defaults.venv))
         self.say("data", str(server.settings.data_folder))
         if list(server.sandboxes):
             self.say("sandboxes", states(server))

@@ -64,7 +64,9 @@ async def examine(tell: Tell) -> tuple[list[Finding], bool]:
     engine, hard = await _engine()
     tell("creating a sandbox …")
     tried, works = await _try(tell)
-    return [*findings, *tried, *engine, *(_data() if works or hard else [])], works
+    tell("asking for package registries …")
+    registries = await asyncio.to_thread(_registries)
+    return [*findings, *tried, *engine, *registries, *(_data() if works or hard else [])], works
 
 
 def _machine() -> Finding:
@@ -219,6 +221,30 @@ async def _versions(box: AsyncSandbox) -> dict[str, str]:
         version = next((word.strip("v,;()") for word in text.split() if word.strip("v,;()")[:1].isdigit()), "")
         versions[name] = version
     return versions
+
+
+# Package registries.
+
+
+def _registries() -> list[Finding]:
+    """What --network packages permits here, without logins."""
+    from corral.backends.embedded.registries import find_registries
+    from corral.backends.embedded.registries.registry import MISSING
+
+    found = find_registries()
+    findings = []
+    for tool in dict.fromkeys(source.tool for source in found.sources):
+        sources = [source for source in found.sources if source.tool == tool]
+        text = "; ".join(f"{source.url} ({source.note})" if source.note else source.url for source in sources)
+        missing = any(source.note.startswith(MISSING) for source in sources)
+        remedy = "give packages a folder of their own that others can read, or a URL" if missing else ""
+        findings.append(Finding("--network packages", tool, "soft" if missing else "good", text, remedy))
+    for problem in found.problems:
+        tool, _, reason = problem.partition(": ")
+        findings.append(Finding("--network packages", tool, "note", reason))
+    if not found.sources:
+        findings.append(Finding("--network packages", "registries", "soft", "none: no tool here is configured for any"))
+    return findings
 
 
 # The data folder.

@@ -19,8 +19,9 @@ import click
 import corral
 from corral.cli.board import Board, ask, states
 from corral.cli.failure import ERROR, Failed
-from corral.cli.options import backend_option, setting_option
+from corral.cli.options import backend_option, complete_file, setting_option
 from corral.errors import BackendUnavailableError
+from corral.spec import Spec
 
 if TYPE_CHECKING:
     from corral.server.app import Server
@@ -76,12 +77,28 @@ data_option = setting_option(
               help="Limit on the server memory held by all requests of one API key.")  # fmt: skip
 @click.option("--volume-size", default="10GiB", show_default=True, metavar="SIZE",
               help="The size of each volume. As an ordinary user, volumes have no limit of their own.")  # fmt: skip
+@click.option(
+    "--package",
+    "-p",
+    "packages",
+    multiple=True,
+    metavar="NAME",
+    help="A Python package, as for pip, for every sandbox; resolved at the start, mounted read-only.",
+)
+@setting_option(
+    "venv",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    shell_complete=complete_file,
+    help="A virtual environment of this machine for every sandbox, mounted read-only.",
+)
 @click.option("--keep", is_flag=True, help="On Ctrl-C, leave the sandboxes running without asking.")
 def serve(data_dir: Path | None, key_memory: str, volume_size: str, keep: bool, **given: Any) -> None:
     """Serve sandboxes to Daytona's SDKs.
 
     \b
     corral serve                            on 127.0.0.1:3986, for this machine
+    corral serve -p numpy -p 'pandas>=2'    with packages in every sandbox
     export DAYTONA_API_URL=http://127.0.0.1:3986/api DAYTONA_API_KEY=…
 
     The first start creates an API key, or takes the one in CORRAL_API_KEY. On a terminal the key is printed once;
@@ -95,7 +112,11 @@ def serve(data_dir: Path | None, key_memory: str, volume_size: str, keep: bool, 
 
     settings = ServerSettings(
         limits=ServerLimits(memory_per_key_bytes=parse_size(key_memory, what="--key-memory")),
-        defaults=Defaults(volume_bytes=parse_size(volume_size, what="--volume-size")),
+        defaults=Defaults(
+            volume_bytes=parse_size(volume_size, what="--volume-size"),
+            packages=given.pop("packages"),
+            venv=given.pop("venv"),
+        ),
         data_folder=data_folder(data_dir),
         version=corral.__version__,
         allowed_hosts=frozenset(given.pop("allowed_hosts")),
@@ -166,6 +187,7 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
     from corral.server.serving import listening
 
     async with opened(settings, beginning=beginning) as server:
+        await _prepare(server, board)
         async with listening(server) as url:
             # Not before the server listens: a key that was not shown would be lost.
             await board.introduce(server, url=url, key=(key := _first_key(server)), key_file=_keep_key(server, key))
@@ -178,6 +200,17 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
                 hint="its sandboxes are in the moved folder; restart with --data-dir",
             )
         await _leave_sandboxes(server, board, signals, keep=keep)
+
+
+async def _prepare(server: Server, board: Board) -> None:
+    """Get what every sandbox is to have, before anybody asks for one. Raises: as `Backend.create`."""
+    defaults = server.settings.defaults
+    if not defaults.packages and defaults.venv is None:
+        return
+    if defaults.packages and sys.stdout.isatty():
+        board.say("packages", f"getting {', '.join(defaults.packages)} …")
+    box = await server.backend.create(Spec(packages=defaults.packages, venv=defaults.venv))
+    await box.aclose()
 
 
 async def _work(server: Server, board: Board, signals: Signals) -> None:

@@ -122,9 +122,15 @@ def change_network(box: Box, message: wire.Message, descriptors: list[int], repl
         if box.window is None:
             raise UnsupportedError("the sandbox was created without a window")
         state = read_state(box.folder) or {}
-        note_network(box.folder, state, redirect=box.recipe.redirect, described=message.get("network"))
+        note_network(
+            box.folder,
+            state,
+            redirect=box.recipe.redirect,
+            described=message.get("network"),
+            env={str(name): str(value) for name, value in message["env"].items()},
+        )
         settings_fd = descriptors.pop(0)
-    except (OSError, EngineError, LookupError, TypeError, ValueError) as error:
+    except (OSError, EngineError, LookupError, TypeError, ValueError, AttributeError) as error:
         wire.answer(reply, describe(error))
         return
     answer = {"ok": True, "proxy_port": box.window.proxy_port}

@@ -167,11 +167,14 @@ def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> N
     write_state(folder, state)
 
 
-def note_network(folder: Path, state: dict[str, Any], *, redirect: bool, described: object) -> None:
-    """Record another network, for the next start and for later clients."""
+def note_network(
+    folder: Path, state: dict[str, Any], *, redirect: bool, described: object, env: dict[str, str]
+) -> None:
+    """Record another network and the variables that belong to it, for the next start and for later clients."""
     state["recipe"]["redirect"] = redirect
     if "info" in state:
         state["info"]["spec"]["network"] = described
+        state["info"]["env"] = env
     write_state(folder, state)
 
 

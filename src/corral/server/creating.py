@@ -135,7 +135,14 @@ def _or(value: int | None, default: int) -> int:
     return default if value is None else value
 
 
-def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str, secrets: tuple[Secret, ...] = ()) -> Spec:
+def make_spec(
+    row: Sandbox,
+    *,
+    snapshot: Snapshot | None,
+    organisation: str,
+    defaults: Defaults,
+    secrets: tuple[Secret, ...] = (),
+) -> Spec:
     """The Spec for the backend; `organisation` is the owner's name for `corral sandbox list`. Raises: SpecError.
 
     Labels of clients stay in the server's database: those at the backend are the server's own. The name is one of them,
@@ -155,9 +162,16 @@ def make_spec(row: Sandbox, *, snapshot: Snapshot | None, organisation: str, sec
     labels = {OWNER_LABEL: f"server:{organisation}", OWNER_ID_LABEL: row.id, OWNER_NAME_LABEL: row.name}
     engine_id = snapshot.engine_id if snapshot is not None else None
     return Spec(
-        resources=resources, env=env, workdir=workdir, labels=labels, snapshot=engine_id, secrets=secrets,
+        resources=resources,
+        env=env,
+        workdir=workdir,
+        labels=labels,
+        snapshot=engine_id,
+        packages=defaults.packages,
+        venv=defaults.venv,
+        secrets=secrets,
         mounts=mounts_of(row.volumes),
-    )  # fmt: skip
+    )
 
 
 def intent_of_resize(resize: ResizeSandbox) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from corral.errors import SpecError
+from corral.requirement import check_packages
 
 GIB = 1024**3
 MIB = 1024**2
@@ -80,6 +81,13 @@ class Defaults:
     max_auto_archive_minutes: int = 30 * 24 * 60
     auto_delete_minutes: int = -1
     target: str = "local"
+    packages: tuple[str, ...] = ()
+    """Python packages of every sandbox, mounted read-only."""
+    venv: Path | None = None
+    """A virtual environment of this machine whose packages every sandbox sees."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "packages", check_packages(self.packages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,8 +61,9 @@ class Snapshots:
         if row is None:
             raise Fault(
                 422,
-                f"there is no snapshot {image[:200]!r}, and this server does not pull or build images: give the name "
-                f"of an existing snapshot as the image, such as {BASE!r}, or create a snapshot with that name first",
+                f"there is no snapshot {image[:200]!r}, and this server does not pull or build images: use one of its "
+                f"snapshots, such as {BASE!r}; `corral serve --package NAME`, where it runs, brings Python packages "
+                "into every sandbox",
             )
         return row
 

@@ -119,6 +119,7 @@ def test_uv_inside_follows_pip_unless_it_has_settings_of_its_own() -> None:
 
 
 def test_without_an_index_none_is_used_inside_either(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
     found = for_pip(None, links=(str(tmp_path),))
     assert found.rules == ()
     assert found.env["PIP_NO_INDEX"] == "1"
@@ -240,6 +241,14 @@ def test_folder_that_holds_more_than_packages_is_not_shown(path: str) -> None:
     with pytest.raises(FolderError):
         show_folder(Path(path), 0)
     assert "not there inside" in for_pip(None, links=(path,)).sources[0].note
+
+
+@pytest.mark.needs_root
+def test_folder_that_sandboxes_could_not_read_says_so(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    assert for_pip(None, links=(str(tmp_path),)).sources[0].note == (
+        f"not there inside: sandboxes can't read it: chmod o+rx {tmp_path}"
+    )
 
 
 def test_home_of_the_user_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,150 +1,81 @@
-"""Which wheels a requirement comes to. Wheels are made by hand, and what pip does is done by a fetch of a few lines."""
+"""What comes out of pip's sandbox: read, compared with what was asked for, unpacked. The wheels are made by hand."""
 
-import shutil
+import base64
+import hashlib
+import importlib.metadata
+import stat
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
-from corral.backends.embedded import wheels
-from corral.backends.embedded.wheels import gather_wheels, read_wheel
+from corral.backends.embedded import unpacking, wheels
+from corral.backends.embedded.unpacking import unpack_wheels
+from corral.backends.embedded.wheels import check_wheels, read_wheel
 from corral.errors import SpecError
 from support.wheels import make_wheel
 
 
-class Index:
-    """A folder of wheels that can be fetched from as by `pip download --no-deps`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.calls: list[list[str]] = []
-
-    def add(self, name: str, version: str = "1.0", *requires: str) -> None:
-        make_wheel(self.folder / "index", name, version, requires=requires)
-
-    async def fetch(self, names: list[str], target: Path) -> str | None:
-        self.calls.append(names)
-        target.mkdir(parents=True, exist_ok=True)
-        for asked in map(Requirement, names):
-            found = [read_wheel(path) for path in (self.folder / "index").iterdir()]
-            fitting = [wheel for wheel in found if wheel.name == asked.name and asked.specifier.contains(wheel.version)]
-            if not fitting:
-                return f"nothing found for {asked}"
-            shutil.copy(max(fitting, key=lambda wheel: wheel.version).path, target)
-        return None
-
-    async def gather(self, *packages: str) -> dict[str, str]:
-        found = await gather_wheels(packages, self.folder / "work", self.fetch)
-        return {wheel.name: str(wheel.version) for wheel in found}
+def add(wheel: Path, name: str, text: str | bytes = "", *, mode: int = 0) -> Path:
+    """Add a file to a wheel."""
+    with zipfile.ZipFile(wheel, "a") as file:
+        entry = zipfile.ZipInfo(name)
+        entry.external_attr = mode << 16
+        file.writestr(entry, text)
+    return wheel
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Index:
-    return Index(tmp_path)
+def unpack(tmp_path: Path, *paths: Path) -> Path:
+    folder = tmp_path / "tree"
+    unpack_wheels([read_wheel(path) for path in paths], folder)
+    return folder
 
 
-async def test_dependencies_are_followed_as_extras_and_markers_say(index: Index) -> None:
-    index.add("top", "2.0", "Middle>=1", "absent; python_version < '3'", "unasked; extra == 'more'")
-    index.add("middle", "1.5", "bottom[fast]<2", "top")
-    index.add("bottom", "1.9", "fast_part; extra == 'fast'", "evil @ file:///x ; extra == 'slow'")
-    index.add("bottom", "2.0")
-    index.add("fast_part")
-    assert await index.gather("top") == {"top": "2.0", "middle": "1.5", "bottom": "1.9", "fast-part": "1.0"}
-    assert index.calls == [["top"], ["middle>=1"], ["bottom<2"], ["fast-part"]]
+def test_all_that_was_asked_for_must_be_there(tmp_path: Path) -> None:
+    make_wheel(tmp_path, "one")
+    make_wheel(tmp_path, "fast_part", "2.0")
+    found = check_wheels(tmp_path, ["One", "fast.part>1", "absent; python_version < '3'"])
+    assert sorted(map(str, found)) == ["fast-part 2.0", "one 1.0"]
+    with pytest.raises(SpecError, match="no wheel was found for two"):
+        check_wheels(tmp_path, ["two"])
+    with pytest.raises(SpecError, match=r"one 1\.0 is not one>1"):
+        check_wheels(tmp_path, ["one>1"])
 
 
-async def test_extra_that_is_asked_for_later_counts(index: Index) -> None:
-    index.add("one", "1.0", "part; extra == 'b'", "one[b]; extra == 'a'")
-    index.add("two", "1.0", "one[a]")
-    index.add("part")
-    assert set(await index.gather("one", "two")) == {"one", "two", "part"}
+def test_folder_may_hold_nothing_but_sound_wheels(tmp_path: Path) -> None:
+    make_wheel(tmp_path, "one")
+    make_wheel(tmp_path, "one", "2.0")
+    with pytest.raises(SpecError, match="two wheels of one"):
+        check_wheels(tmp_path, [])
+    (tmp_path / "one-2.0-py3-none-any.whl").unlink()
+    (tmp_path / "two-1.0-py3-none-any.whl").symlink_to("/etc/passwd")
+    with pytest.raises(SpecError, match="is not a wheel"):
+        check_wheels(tmp_path, [])
 
 
-async def test_nothing_is_asked_for_where_nothing_applies(index: Index) -> None:
-    assert await index.gather("two; python_version < '3'") == {}
-    assert index.calls == []
+def test_wheel_of_another_machine_is_refused(tmp_path: Path) -> None:
+    make_wheel(tmp_path, "one").rename(tmp_path / "one-1.0-cp27-none-win32.whl")
+    with pytest.raises(SpecError, match="not for this Python"):
+        check_wheels(tmp_path, ["one"])
 
 
-async def test_version_that_turns_out_too_new_is_taken_back(index: Index) -> None:
-    index.add("first", "1.0", "shared")
-    index.add("shared", "2.0", "only-for-two")
-    index.add("shared", "1.0")
-    index.add("only_for_two")
-    index.add("second", "1.0", "third")
-    index.add("third", "1.0", "shared<2")
-    assert await index.gather("first", "second") == {"first": "1.0", "second": "1.0", "third": "1.0", "shared": "1.0"}
+def test_crowd_of_wheels_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "MAX_WHEELS", 2)
+    for number in range(3):
+        make_wheel(tmp_path, f"a{number}")
+    with pytest.raises(SpecError, match="more than 2 wheels"):
+        check_wheels(tmp_path, [])
 
 
-async def test_older_version_is_tried_where_the_newest_can_not_be(index: Index) -> None:
-    index.add("left", "1.0", "shared<2")
-    index.add("right", "3.0", "shared>=2")
-    index.add("right", "2.0", "shared")
-    index.add("shared", "1.0")
-    index.add("shared", "2.0")
-    assert await index.gather("left", "right") == {"left": "1.0", "right": "2.0", "shared": "1.0"}
+KINDS = ["none", "bomb", "two", "twice", "dotted", "lie", "not-a-zip", "no-wheel", "other-name", "other-version"]
 
 
-async def test_requirements_that_exclude_each_other_are_named(index: Index) -> None:
-    index.add("left", "1.0", "shared<2")
-    index.add("right", "1.0", "shared>=2")
-    index.add("shared", "1.0")
-    index.add("shared", "2.0")
-    with pytest.raises(SpecError, match=r"shared<2 \(for left\) and shared>=2 \(for right\)"):
-        await index.gather("left", "right")
-
-
-async def test_package_that_is_not_there_is_named(index: Index) -> None:
-    index.add("one")
-    with pytest.raises(SpecError, match=r"^none>2: nothing found"):
-        await index.gather("one", "none>2")
-
-
-@pytest.mark.parametrize(
-    "requirement",
-    ["evil @ file:///x", "evil@https://example.org/evil.whl", "evil @ git+file:///x", "evil===1.zip", "evil.zip"],
-)
-@pytest.mark.parametrize("deep", [False, True])
-async def test_dependency_on_an_address_is_refused(index: Index, requirement: str, deep: bool) -> None:
-    index.add("bad", "1.0", requirement)
-    index.add("good", "1.0", "bad")
-    with pytest.raises(SpecError, match=r"bad 1\.0 depends on 'evil"):
-        await index.gather("good" if deep else "bad")
-    assert all("evil" not in name for names in index.calls for name in names)
-
-
-@pytest.mark.parametrize("requirement", ["-r /etc/passwd", "a b", "a\u00a0b", "x" * 5000, "a; extra == " + "(" * 99])
-def test_dependency_that_can_not_be_read_is_refused(tmp_path: Path, requirement: str) -> None:
-    with pytest.raises(SpecError, match="has an unreadable dependency"):
-        read_wheel(make_wheel(tmp_path, "odd", requires=[requirement]))
-
-
-async def test_chain_without_an_end_is_given_up(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wheels, "_MAX_ROUNDS", 3)
-    for number in range(6):
-        index.add(f"link{number}", "1.0", f"link{number + 1}")
-    with pytest.raises(SpecError, match="link0 depends on can't be resolved in a bounded number of steps"):
-        await index.gather("link0")
-
-
-async def test_crowd_of_dependencies_is_given_up(index: Index) -> None:
-    index.add("one", "1.0", *(f"a{number}" for number in range(600)))
-    with pytest.raises(SpecError, match="more than 500 wheels"):
-        await index.gather("one")
-    index.add("one", "2.0", *(f"a{number}" for number in range(2001)))
-    with pytest.raises(SpecError, match="too many packages"):
-        await index.gather("one")
-
-
-@pytest.mark.parametrize("kind", ["none", "bomb", "two", "twice", "dotted", "lie", "not-a-zip", "no-wheel", "version"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_wheel_that_can_not_be_read_is_a_typed_error(tmp_path: Path, kind: str) -> None:
-    wheel = make_wheel(
-        tmp_path,
-        "odd",
-        "1.0+x.zip" if kind == "version" else "1.0",
-        more="\n" + "x" * (9 << 20) if kind in ("bomb", "lie") else "",
-        metadata=kind != "none",
-    )
+    more = "\n" + "x" * (9 << 20) if kind in ("bomb", "lie") else ""
+    wheel = make_wheel(tmp_path, "odd", more=more, metadata=kind != "none")
     text = "Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n"
     with zipfile.ZipFile(wheel, "a") as file:
         if kind == "two":
@@ -163,23 +94,131 @@ def test_wheel_that_can_not_be_read_is_a_typed_error(tmp_path: Path, kind: str) 
         wheel.write_bytes(data.replace(size.to_bytes(4, "little"), (100).to_bytes(4, "little")))
     elif kind == "no-wheel":
         wheel = wheel.rename(tmp_path / "odd-1.0.tar.gz")
+    elif kind == "other-name":
+        wheel = wheel.rename(tmp_path / "oddly-1.0-py3-none-any.whl")
+    elif kind == "other-version":
+        wheel = wheel.rename(tmp_path / "odd-1.1-py3-none-any.whl")
     with pytest.raises(SpecError, match="odd"):
         read_wheel(wheel)
 
 
-@pytest.mark.parametrize("place", ["odd-1.0.dist-info/entry_points.txt", "odd-1.0.dist-info/./entry_points.txt"])
-@pytest.mark.parametrize("name", ["/tmp/x", "../../x", "fine = a:b\n../x"])
-def test_script_that_would_be_written_elsewhere_is_refused(tmp_path: Path, name: str, place: str) -> None:
+def test_archive_with_a_huge_directory_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wheels, "_MAX_DIRECTORY_BYTES", 100)
+    with pytest.raises(SpecError, match="too many files"):
+        read_wheel(make_wheel(tmp_path, "odd"))
+
+
+def test_files_go_where_pip_puts_them(tmp_path: Path) -> None:
+    """Compared with pip itself, but for the texts of programs and pip's own notes."""
+    wheel = make_wheel(tmp_path, "one", program="tell")
+    for name in ("purelib/pure.py", "platlib/deep/plat.py", "data/share/one/data.txt"):
+        add(wheel, f"one-1.0.data/{name}", name)
+    add(wheel, "one-1.0.data/scripts/run-me", "#!python\nimport one; print(one.version)\n")
+    add(wheel, "lib/tool", "#!/bin/sh\n", mode=0o100755)
+    ours = unpack(tmp_path, wheel)
+    theirs = tmp_path / "theirs"
+    argv = f"-m pip install -q --no-index --no-deps --no-compile --target {theirs} {wheel}".split()
+    subprocess.run([sys.executable, *argv], check=True, capture_output=True)
+
+    def list_files(folder: Path) -> set[str]:
+        notes = ("INSTALLER", "REQUESTED", "direct_url.json")
+        return {
+            str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name not in notes
+        }
+
+    assert list_files(ours) == list_files(theirs)
+    for name in ("lib/tool", "bin/tell", "one.py"):
+        ran = (ours / name).stat().st_mode & stat.S_IXUSR
+        assert ran == (theirs / name).stat().st_mode & stat.S_IXUSR, name
+    code = "import importlib.metadata, one; print(importlib.metadata.version('one'), one.version)"
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ours)}, capture_output=True, text=True)
+    assert done.stdout == "1.0 1.0\n", done.stderr
+    done = subprocess.run(
+        [sys.executable, ours / "bin/tell"], env={"PYTHONPATH": str(ours)}, capture_output=True, text=True
+    )
+    assert done.stdout == "1.0\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "/tmp/x",
+        "a/../../x",
+        "a//x",
+        "./x",
+        "a\\..\\x",
+        "one-1.0.data/scripts/../../../x",
+        "one-1.0.data/data/../../x",
+    ],
+)
+def test_file_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SpecError, match="odd path"):
+        unpack(tmp_path, add(make_wheel(tmp_path, "one"), name))
+    assert not (tmp_path / "x").exists()
+
+
+def test_link_in_an_archive_becomes_a_file(tmp_path: Path) -> None:
+    wheel = add(make_wheel(tmp_path, "one"), "link", "/etc/passwd", mode=stat.S_IFLNK | 0o777)
+    tree = unpack(tmp_path, wheel)
+    assert not (tree / "link").is_symlink()
+    assert (tree / "link").read_text() == "/etc/passwd"
+
+
+def test_file_in_the_place_of_a_folder_is_a_typed_error(tmp_path: Path) -> None:
+    first = add(make_wheel(tmp_path, "one"), "both/inner.py")
+    second = add(make_wheel(tmp_path, "two"), "both")
+    with pytest.raises(SpecError, match=r"two 1\.0 can't be unpacked"):
+        unpack(tmp_path, first, second)
+
+
+@pytest.mark.parametrize("name", ["/tmp/x", "../../x", "a b", ""])
+def test_program_that_would_be_written_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     wheel = make_wheel(tmp_path, "odd")
-    with zipfile.ZipFile(wheel, "a") as file:
-        file.writestr(place, f"[types]\ntext/plain = a:b\n[console_scripts]\n{name} = odd:main\n")
-    with pytest.raises(SpecError, match="script whose name is a path"):
-        read_wheel(wheel)
+    text = f"[types]\ntext/plain = a:b\n[console_scripts]\nfine = odd:main\n{name} = odd:main\n"
+    with pytest.raises(SpecError, match="odd 1"):
+        unpack(tmp_path, add(wheel, "odd-1.0.dist-info/entry_points.txt", text))
 
 
-def test_script_with_a_name_and_other_entry_points_are_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("function", ["os; evil()", "a:b;c", "a:b\n  import evil", "a.b", "__import__('os').x:y"])
+def test_program_calls_a_function_and_nothing_else(tmp_path: Path, function: str) -> None:
+    wheel = add(make_wheel(tmp_path, "odd"), "odd-1.0.dist-info/entry_points.txt", f"[gui_scripts]\nx = {function}\n")
+    with pytest.raises(SpecError, match="odd name or function"):
+        unpack(tmp_path, wheel)
+
+
+def test_other_entry_points_are_taken(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, "even")
-    with zipfile.ZipFile(wheel, "a") as file:
-        text = "[console_scripts]\n# a/b\neven-3.11 = even:main [extra]\n[types]\ntext/plain = even:show\n"
-        file.writestr("even-1.0.dist-info/entry_points.txt", text)
-    assert read_wheel(wheel).name == "even"
+    text = "[console_scripts]\n# a/b\nEven-3.11 = even:Main.run [extra]\n[types]\ntext/plain = even:show\n"
+    tree = unpack(tmp_path, add(wheel, "even-1.0.dist-info/entry_points.txt", text))
+    assert "from even import Main\n" in (tree / "bin/Even-3.11").read_text()
+    assert "Main.run()" in (tree / "bin/Even-3.11").read_text()
+    found = importlib.metadata.distributions(path=[str(tree)])
+    assert {point.name for each in found for point in each.entry_points} == {"Even-3.11", "text/plain"}
+
+
+def test_file_is_what_its_record_says(tmp_path: Path) -> None:
+    def make(content: bytes, recorded: bytes) -> Path:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(recorded).digest()).rstrip(b"=").decode()
+        path = tmp_path / f"{content.decode()}/one-1.0-py3-none-any.whl"
+        path.parent.mkdir()
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("one.py", content)
+            file.writestr("one-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: one\nVersion: 1.0\n")
+            file.writestr("one-1.0.dist-info/RECORD", f"one.py,sha256={digest},{len(content)}\n")
+        return path
+
+    assert (unpack(tmp_path / "a", make(b"good", b"good")) / "one.py").read_bytes() == b"good"
+    with pytest.raises(SpecError, match=r"one\.py is not the file that its RECORD lists"):
+        unpack(tmp_path / "b", make(b"evil", b"good"))
+
+
+def test_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = add(make_wheel(tmp_path, "one"), "zeros", bytes(5 << 20))
+    monkeypatch.setattr(unpacking, "_MAX_BYTES", 4 << 20)
+    with pytest.raises(SpecError, match="too large"):
+        unpack(tmp_path, wheel)
+    assert sum(path.stat().st_size for path in (tmp_path / "tree").rglob("*")) <= 5 << 20
+    monkeypatch.setattr(unpacking, "_MAX_FILES", 3)
+    with pytest.raises(SpecError, match="too many files"):
+        unpack(tmp_path / "again", wheel)

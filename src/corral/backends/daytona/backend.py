@@ -118,7 +118,8 @@ class DaytonaBackend(Backend):
             raise CapabilityError(
                 f"the service can't create a sandbox from this image: {error.message}",
                 op="create",
-                hint="name an image that it can fetch; `corral serve` supports snapshots only",
+                hint="name an image that it can fetch; `corral serve` has none: leave image= out, and start it with "
+                "--package NAME for packages",
             ) from error
         get_book().remove(creation)
         return sandbox

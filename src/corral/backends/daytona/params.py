@@ -17,8 +17,11 @@ from corral.spec import HOME, Spec
 def refuse_unsupported(spec: Spec) -> None:
     """Raises: CapabilityError for an option that no Daytona service supports."""
     unsupported = {
-        "packages=": (bool(spec.packages), "install them in the image: Image.debian_slim().pip_install('numpy')"),
-        "venv=": (spec.venv is not None, "host folders can't be mounted: use an image"),
+        "packages=": (
+            bool(spec.packages),
+            "`corral serve --package NAME` has them in every sandbox; elsewhere Image.debian_slim().pip_install(NAME)",
+        ),
+        "venv=": (spec.venv is not None, "`corral serve --venv DIR` has it in every sandbox; elsewhere use an image"),
         "secrets=": (bool(spec.secrets), "store them at the service, or give values in env=, where programs see them"),
         "ephemeral=": (spec.ephemeral, "leave it out: an owned sandbox is deleted with its files"),
         "a limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is supported"),

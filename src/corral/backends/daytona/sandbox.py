@@ -152,7 +152,7 @@ class DaytonaSandbox(SandboxPrimitives):
 
     def hint_for(self, language: Language) -> str:
         if language.name != "typescript":
-            return language.hint
+            return language.hint.replace(" inside", " where `corral serve` runs; elsewhere take an image that has it")
         return (
             "on `corral serve`, run `corral --data-dir DIR setup typescript` where it runs, with its own data folder; "
             "elsewhere take a snapshot or an image that has Bun, Deno or Node.js 22.18 or newer"

@@ -11,6 +11,7 @@ import socket
 import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -18,6 +19,8 @@ from corral.backends.embedded import detached, keepers, mounting, seam, settings
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
 from corral.backends.embedded.hostfolders import VARIABLE, Permitted, read_host_folders
+from corral.backends.embedded.registries import find_registries_of
+from corral.backends.embedded.resolving import resolve_in_sandbox
 from corral.backends.embedded.sandbox import (
     EmbeddedSandbox,
     Grip,
@@ -68,7 +71,7 @@ class EmbeddedBackend(Backend):
             self._host_folders = read_host_folders(host_folders)
         folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
         self.data_folder = folder
-        self.grounds = Grounds(folder)
+        self.grounds = Grounds(folder, partial(resolve_in_sandbox, self.make))
         self._launcher = LauncherClient(folder)
         self._tokens: TokenBook[EmbeddedSandbox] = TokenBook()
         self._lock = threading.Lock()
@@ -121,8 +124,9 @@ class EmbeddedBackend(Backend):
     async def _launch(self, recipe: Recipe, spec: Spec) -> tuple[socket.socket, int | None]:
         """Its control socket, and the port of its proxy if programs have to use it. Raises: as `create`."""
         request = {"op": "create", "recipe": recipe.to_json()}
+        registries = await find_registries_of(spec.network)
         with (
-            opened(window.make_settings(spec).to_memfd()) as given,
+            opened(window.make_settings(spec, registries).to_memfd()) as given,
             wire.offering(socket.socket) as (ours, theirs),
             mapped(op="create"),
         ):
@@ -243,12 +247,13 @@ class EmbeddedBackend(Backend):
                 return
 
     async def _launch_again(self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]) -> None:
-        ours, theirs = wire.make_pair()
         spec = keepers.spec_from((read_state(found.folder) or found.state)["info"])
+        registries = await find_registries_of(spec.network)
+        ours, theirs = wire.make_pair()
         with (
             ours,
             theirs,
-            opened(window.make_settings(spec).to_memfd()) as given,
+            opened(window.make_settings(spec, registries).to_memfd()) as given,
             mapped(sandbox_id=found.sandbox_id, op="start"),
         ):
             # If this is cancelled, `ours` is closed: init sees that its owner is gone, and the sandbox stays stopped.
@@ -427,6 +432,5 @@ def _refuse_what_is_missing(spec: Spec) -> None:
     unsupported = {
         "images yet": (spec.image is not None, "use packages=[…] or venv= for Python packages, or backend='docker'"),
         "secrets yet": (bool(spec.secrets), "give values in env=, where programs see them"),
-        "that network": (spec.network.mode not in window.MODES, "list the hosts, or use packages=[…]"),
     }
     refuse_given("embedded", unsupported)

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from corral.backends.embedded import packages, settings
+from corral.backends.embedded import packages, settings, venv
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.programs import find_programs
+from corral.backends.embedded.registries import find_registries_of
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine.base import OWN_FOLDERS, BaseDescription, ToolFolder, build, identify
@@ -31,8 +32,10 @@ class Ground:
 class Grounds:
     """The bases in one data folder."""
 
-    def __init__(self, data_folder: Path) -> None:
+    def __init__(self, data_folder: Path, resolve: packages.Resolve) -> None:
+        """`resolve` finds the wheels of packages that are not kept yet."""
         self.data_folder = data_folder
+        self._resolve = resolve
         self._bases: dict[str, tuple[Overlaid, ...]] = {}
 
     async def prepare(self, spec: Spec) -> Ground:
@@ -44,7 +47,8 @@ class Grounds:
         files = {packages.path_file(): "".join(f"{target}\n" for target in modules)} if modules else {}
         if spec.workdir.strip("/") not in OWN_FOLDERS:
             files[spec.workdir.rstrip("/") + "/"] = ""
-        return Ground(trees, files, tools.env)
+        registries = await find_registries_of(spec.network)
+        return Ground(trees, {**files, **registries.files}, {**tools.env, **registries.env})
 
     async def renew(self, spec: Spec, trees: Sequence[Overlaid]) -> dict[str, tuple[str, ...]]:
         """New lowers for the trees of a stopped sandbox whose old ones are gone or not trusted. Raises: as `create`."""
@@ -67,17 +71,18 @@ class Grounds:
         commands: dict[str, str] = {}
         python = settings.python_inside()
         if spec.packages:
-            folder = await packages.provide_packages(self.data_folder, spec.packages)
+            folder = await packages.provide_packages(self.data_folder, spec.packages, self._resolve)
             extra.append(ToolFolder(str(folder), settings.PACKAGES_AT))
             at = f"{settings.PACKAGES_AT}/bin"
             commands |= await asyncio.to_thread(find_programs, folder / "bin", shown_at=at, python=python)
         if spec.venv is not None:
-            extra.append(ToolFolder(str(packages.venv_site_packages(spec.venv)), settings.VENV_AT))
-            folder, at = packages.venv_programs(spec.venv), settings.VENV_PROGRAMS_AT
+            extra.append(ToolFolder(str(venv.venv_site_packages(spec.venv)), settings.VENV_AT))
+            folder, at = venv.venv_programs(spec.venv), settings.VENV_PROGRAMS_AT
             programs = await asyncio.to_thread(find_programs, folder, shown_at=at, python=python)
             if any(command.startswith(at) for command in programs.values()):
                 extra.append(ToolFolder(str(folder), at))
             commands = programs | commands
+        extra += (await find_registries_of(spec.network)).folders
         own = tools.description
         # What a package brings never takes the place of Corral's own python, pip or node.
         described = dataclasses.replace(own, tools=(*own.tools, *extra), commands=commands | own.commands)

@@ -19,6 +19,7 @@ from corral.backends.embedded import certificates, recorded, seam, settings, win
 from corral.backends.embedded.dialling import dial
 from corral.backends.embedded.files import AgentClient, EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
+from corral.backends.embedded.registries import find_registries_of
 from corral.backends.embedded.seam import mapped
 from corral.base.process import Clear
 from corral.client.sandbox import AsyncSandbox
@@ -414,13 +415,16 @@ class EmbeddedSandbox(SandboxPrimitives):
     async def set_network(self, policy: NetworkPolicy) -> None:
         spec = dataclasses.replace(self.spec, network=policy)
         redirect = policy.mode != "none"
-        message = {"op": "network", "redirect": redirect, "network": window.describe(policy)}
         self._ensure_open()
+        registries = await find_registries_of(policy)
+        env = {**self._env, **registries.env}
+        message = {"op": "network", "redirect": redirect, "network": window.describe(policy), "env": env}
         with mapped(sandbox_id=self.id, op="set_network"), self._noticing_stop("set_network"):
-            with opened(window.make_settings(spec).to_memfd()) as given:
+            with opened(window.make_settings(spec, registries).to_memfd()) as given:
                 reply = await self._grip.ask(message, (given,))
             answer = check(await seam.answer(reply))
         self._proxy_port = answer["proxy_port"]
+        self._env = env
         self.spec = spec
 
     def count_denials(self) -> int:

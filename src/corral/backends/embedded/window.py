@@ -9,34 +9,34 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from corral.backends.embedded.registries import Registries
 from corral.engine.window import DENIALS
-from corral.errors import BackendUnavailableError, CapabilityError
+from corral.errors import BackendUnavailableError
 from corral.network import denials
 from corral.network.inner import ADDRESS
 from corral.network.settings import GateLimits, GateSettings, SettingsError, Upstream
 from corral.results import Denial
 from corral.spec import NetworkLimits, NetworkPolicy, Spec
 
-MODES = ("none", "allow", "open")
+MODES = ("none", "packages", "allow", "open")
 _NEVER_PROXIED = "localhost,127.0.0.1,::1"
 _GIVE_UP_AT_ONCE = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "npm_config_fetch_retries": "0", "CARGO_NET_RETRY": "0"}
 """Where nothing can be reached, trying again only takes time."""
 
 
-def make_settings(spec: Spec) -> GateSettings:
-    """What the gate of a sandbox is told.
+def make_settings(spec: Spec, registries: Registries) -> GateSettings:
+    """What the gate of a sandbox is told. `registries` are those that the policy permits.
 
     Raises:
-        CapabilityError: this backend can't do that.
         BackendUnavailableError: this machine's own proxy is of a kind that a gate can't use.
     """
     policy = spec.network
-    if policy.mode not in MODES:
-        raise CapabilityError(f"network={str(policy)!r} is not supported by backend 'embedded'", op="network")
     try:
         return GateSettings(
             mode=policy.mode,
-            rules=policy.hosts,
+            rules=tuple(dict.fromkeys((*registries.rules, *policy.hosts))),
+            aliases=registries.aliases,
+            credentials=registries.credentials,
             limits=GateLimits(**asdict(policy.limits)),
             upstream=_find_upstream() if policy.mode != "none" else Upstream(),
             described=policy.describe(),

@@ -93,7 +93,9 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
     )  # fmt: skip
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     given = server.secrets.for_sandbox(row)
-    spec = make_spec(row, snapshot=snapshot, organisation=_organisation(call), secrets=given)
+    spec = make_spec(
+        row, snapshot=snapshot, organisation=_organisation(call), defaults=server.settings.defaults, secrets=given
+    )
     row.request_token = token
     await server.lifecycle.create(row, lambda: server.lifecycle.backend.create(spec))
     server.metrics.sandboxes_made += 1
@@ -240,7 +242,9 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
     row.git_hosts = list(source.git_hosts)  # its files are the same, and so are their remotes
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
     given = server.secrets.for_sandbox(row)
-    spec = make_spec(row, snapshot=None, organisation=_organisation(call), secrets=given)
+    spec = make_spec(
+        row, snapshot=None, organisation=_organisation(call), defaults=server.settings.defaults, secrets=given
+    )
 
     async def copy() -> AsyncSandbox:
         async with origin.locked():  # it may be about to stop, or to be resized

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from corral.backends.embedded.registries.asking import AptSites, NpmRegistries, PythonIndexes, make_basic
 from corral.backends.embedded.registries.folders import FolderError, find_folder, show_folder
-from corral.backends.embedded.registries.registry import Registries, Source
+from corral.backends.embedded.registries.registry import MISSING, Registries, Source
 from corral.engine.base import ToolFolder
 from corral.network.rules import Rule, RuleError, read_address, read_name, read_rule
 from corral.network.settings import Alias, GateCredential
@@ -45,13 +45,13 @@ class _Findings:
         except ValueError:
             return None
         if port is None or not parts.hostname:
-            self._note(tool, _without_login(parts), "not a URL of http or https: not there inside")
+            self._note(tool, _without_login(parts), f"{MISSING}: not a URL of http or https")
             return None
         login = self._find_login(tool, parts)
         try:
             host, note = self._permit(parts.hostname, port, named=login is not None)
         except RuleError:
-            self._note(tool, _without_login(parts), "not a valid host: not there inside")
+            self._note(tool, _without_login(parts), f"{MISSING}: not a valid host")
             return None
         if login is not None:
             rule = str(Rule(host, port))
@@ -92,7 +92,7 @@ class _Findings:
             try:
                 self.folders[folder] = show_folder(folder, len(self.folders))
             except FolderError as error:
-                self._note(tool, str(folder), f"not there inside: {error}")
+                self._note(tool, str(folder), f"{MISSING}: {error}")
                 return None
         at, _ = self.folders[folder]
         self._note(tool, str(folder), f"inside at {at}")
@@ -112,8 +112,7 @@ def combine(
 ) -> Registries:
     """The registries of these answers. `logins` gives the user and the password for a host, if it has any."""
     found = _Findings(logins)
-    env = dict(_ALWAYS)
-    env |= _add_python(found, "pip", pip, _PIP)
+    env = _add_python(found, "pip", pip, _PIP)
     # uv inside uses what pip does, if it is not configured itself: else a mirror for pip alone would not be enough.
     env |= _add_python(found, "uv", uv, _UV) if uv.is_set else _add_python(found, "pip", pip, _UV)
     more, settings = _add_npm(found, npm)
@@ -145,11 +144,6 @@ class _Names:
 
 _PIP = _Names("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_TRUSTED_HOST")
 _UV = _Names("UV_DEFAULT_INDEX", "UV_INDEX", "UV_FIND_LINKS", "UV_NO_INDEX", "UV_INSECURE_HOST")
-_ALWAYS = {
-    # A package goes into the user's own folder: what Debian protects from pip, /usr, is read-only or the sandbox's own.
-    "PIP_BREAK_SYSTEM_PACKAGES": "1",
-    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-}
 
 
 def _add_python(found: _Findings, tool: str, indexes: PythonIndexes, names: _Names) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import netrc
 import os
 import re
@@ -13,8 +14,14 @@ from pathlib import Path
 from corral.backends.embedded.registries.asking import ask_apt, ask_npm, ask_pip, ask_uv
 from corral.backends.embedded.registries.combining import combine
 from corral.backends.embedded.registries.registry import Registries
+from corral.spec import NetworkPolicy
 
 _VARIABLES = re.compile(r"(PIP|UV|NPM|npm)_.*|HOME|PATH|XDG_CONFIG_\w+|NETRC|APT_CONFIG|VIRTUAL_ENV")
+
+
+async def find_registries_of(policy: NetworkPolicy) -> Registries:
+    """The registries of this machine, if the policy permits them; else none."""
+    return await asyncio.to_thread(find_registries) if policy.mode == "packages" else Registries()
 
 
 def find_registries() -> Registries:

@@ -64,6 +64,8 @@ def show_folder(folder: Path, number: int) -> tuple[str, list[ToolFolder]]:
 def _check(path: Path) -> None:
     """Raises: FolderError for a folder near the root, or with the home of the user in it."""
     home = Path("~").expanduser().resolve()
+    if os.geteuid() == 0 and path.stat().st_mode & 0o005 != 0o005:
+        raise FolderError(f"sandboxes can't read it: chmod o+rx {path}")  # they run under other user ids
     if len(path.parts) < 3 or home.is_relative_to(path) or path.is_relative_to("/proc"):
         raise FolderError(f"its links lead to {path}, which holds more than packages")
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from corral.engine.base import ToolFolder
 from corral.network.settings import Alias, GateCredential
 
+MISSING = "not there inside"
+"""The beginning of a note."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

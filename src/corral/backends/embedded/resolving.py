@@ -1,0 +1,127 @@
+"""pip in a sandbox whose network is the package registries of this machine: what it fetches or builds stays there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import zipfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from corral.backends.embedded.registries import Registries, find_registries_of
+from corral.backends.embedded.registries.registry import MISSING
+from corral.client.sandbox import AsyncSandbox
+from corral.errors import BackendUnavailableError, SpecError
+from corral.protocol import SandboxPrimitives
+from corral.results import ExecResult
+from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
+
+_SECONDS = 800.0
+_MAX_BYTES = 12 << 30
+_RESOURCES = Resources(cpus=2, memory_bytes=2 << 30, disk_bytes=16 << 30, processes=512, inodes=1_000_000).as_usual()
+_HINT = "check the names and versions; a package needs a wheel for this Python, or a source that builds here"
+_REASON_LINES = 3
+_REASON_LENGTH = 500
+_NO_PIP = 77
+_PIP_AT = "/tmp/pip.zip"
+
+# Inside, in isolated mode. pip itself, or the copy of it that Python brings for `ensurepip`, or the host's.
+_PIP = f"""\
+import pathlib, runpy, sys
+try:
+    import pip
+except ImportError:
+    found = [pathlib.Path({_PIP_AT!r})] if pathlib.Path({_PIP_AT!r}).exists() else []
+    try:
+        import ensurepip
+        folders = [getattr(ensurepip, "_WHEEL_PKG_DIR", None), pathlib.Path(ensurepip.__file__).parent / "_bundled"]
+        found += [each for folder in folders if folder for each in pathlib.Path(folder).glob("pip-*.whl")]
+    except ImportError:
+        pass
+    if not found:
+        sys.exit({_NO_PIP})
+    sys.path.insert(0, str(found[0]))
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
+
+Make = Callable[[Spec], Awaitable[SandboxPrimitives]]
+
+
+async def resolve_in_sandbox(
+    make: Make, packages: tuple[str, ...], folder: Path, *, hosts: tuple[str, ...] = ()
+) -> bool:
+    """Put the wheels of these packages and of all that they need into a folder. True if any was built from source.
+
+    `hosts` may be reached beside the registries.
+
+    Raises:
+        SpecError: pip can't find or build one.
+        BackendUnavailableError: there is no pip; or as `create`.
+    """
+    spec = Spec(
+        network=NetworkPolicy("packages", hosts),
+        resources=_RESOURCES,
+        lifetime=Lifetime(_SECONDS),
+        exec_timeout=_SECONDS,
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        box = AsyncSandbox.around(await make(spec))
+        await stack.enter_async_context(box)
+        quiet = ["--quiet", "--no-input", "--no-cache-dir"]
+        # Only wheels first: this also says whether any had to be built.
+        done = await _pip(box, "download", *quiet, "--only-binary=:all:", "--dest", "wheels", "--", *packages)
+        built = not done.ok
+        if built:
+            done = await _pip(box, "wheel", *quiet, "--prefer-binary", "--wheel-dir", "built", "--", *packages)
+        if not done.ok:
+            raise _explain(done, packages, await find_registries_of(spec.network))
+        await box.exec(["mkdir", "-p", "wheels", "built"])
+        await box.files.download("built" if built else "wheels", folder, max_bytes=_MAX_BYTES)
+    return built
+
+
+async def _pip(box: AsyncSandbox, *arguments: str) -> ExecResult:
+    command = ["python3", "-I", "-c", _PIP, *arguments]
+    done = await box.exec(command)
+    if done.exit_code == _NO_PIP:
+        await box.files.write(_PIP_AT, _pack_pip())
+        done = await box.exec(command)
+    return done
+
+
+def _pack_pip() -> bytes:
+    """The pip of the Python that runs Corral, as an archive that Python can import. Raises: BackendUnavailableError."""
+    found = importlib.util.find_spec("pip")
+    if found is None or found.origin is None:
+        raise BackendUnavailableError(
+            "packages= needs pip, and neither this Python nor the one of sandboxes has it",
+            op="create",
+            hint="python3 -m ensurepip, or install the package python3-pip",
+        )
+    root = Path(found.origin).parent
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.suffix != ".pyc":
+                archive.write(path, Path("pip", path.relative_to(root)))
+    return target.getvalue()
+
+
+def _explain(done: ExecResult, packages: tuple[str, ...], registries: Registries) -> SpecError:
+    """The error, with what to do: if pip was led to a host that is not permitted, that is the reason."""
+    missing = [f"{each.url} is {each.note}" for each in registries.sources if each.note.startswith(MISSING)]
+    if done.denied:
+        asked = ", ".join(dict.fromkeys(map(str, done.denied)))
+        hosts = ",".join(dict.fromkeys(map(str, done.denied)))
+        hint = f"an index of yours links to another host; permit it: network='packages,{hosts}'"
+        return SpecError(
+            f"packages={list(packages)} can't be installed: {asked} can't be reached", op="create", hint=hint
+        )
+    if done.timed_out:
+        return SpecError(f"packages={list(packages)} can't be installed: pip timed out", op="create", hint="try again")
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    marked = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    reason = " ".join(marked[-1:] or lines[-_REASON_LINES:])[-_REASON_LENGTH:] or f"pip ended with {done.exit_code}"
+    hint = "; ".join([*missing, _HINT])
+    return SpecError(f"packages={list(packages)} can't be installed: {reason}", op="create", hint=hint)
