@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Final
 
 from corral.network.heads import MalformedHeadError, RequestHead
 from corral.network.judge import RefusedError, Target
 from corral.network.rules import read_address, read_name
+
+HTTP_PORT: Final = 80
+_PORT: Final = re.compile(":[1-9][0-9]{0,4}")
 
 
 def read_target(text: str, *, port: int | None = None) -> Target | None:
@@ -25,10 +30,9 @@ def read_target(text: str, *, port: int | None = None) -> Target | None:
         host, colon, number = text.partition(":")
         rest = colon + number
     if rest:
-        digits = rest[1:]
-        if not rest.startswith(":") or not digits.isdigit() or len(digits) > 5 or not 1 <= int(digits) <= 65535:
+        if _PORT.fullmatch(rest) is None or int(rest[1:]) > 65535:
             return None
-        port = int(digits)
+        port = int(rest[1:])
     return None if port is None else make_target(host, port)
 
 
@@ -55,7 +59,7 @@ def check_request(head: RequestHead, target: Target, *, strict: bool) -> Request
     host = head.value("host")
     if not head.target.startswith("/") and not (head.target == "*" and head.method == "OPTIONS"):
         authority, path = split_url(head.target)
-        if host is not None and host.lower() != authority.lower():
+        if host is not None and read_target(host, port=HTTP_PORT) != read_target(authority, port=HTTP_PORT):
             raise RefusedError("host", host=host)
         head, host = replace(head, target=path), authority
     if host is None:
@@ -91,4 +95,4 @@ def split_url(url: str) -> tuple[str, str]:
 def show_authority(target: Target) -> str:
     """As in `Host` of a request over plain HTTP."""
     shown = f"[{target.host}]" if ":" in target.host else target.host
-    return shown if target.port == 80 else f"{shown}:{target.port}"
+    return shown if target.port == HTTP_PORT else f"{shown}:{target.port}"

@@ -8,6 +8,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Final
 
+from corral.inside.nolinks import on_error
 from corral.network import explicit
 from corral.network.denials import DenialLog
 from corral.network.heads import MalformedHeadError
@@ -18,7 +19,6 @@ from corral.network.limits import Meter
 from corral.network.names import NameTable, is_stand_in
 from corral.network.outside import Outside, UnreachableError, parse_address
 from corral.network.passage import Passage, Policy
-from corral.network.rules import Address
 from corral.network.stream import SocketStream, SpentError
 
 _AT_ONCE: Final = 64
@@ -42,8 +42,10 @@ class _Connection:
 
     client: SocketStream
     task: asyncio.Task[None] | None = None
-    target: Target | None = None
-    address: Address | None = None
+    passage: Passage | None = None
+    """Once it is connected."""
+    told: bool = False
+    """What was refused is written down already."""
     streams: list[SocketStream] = field(default_factory=list)
 
     def reset(self) -> None:
@@ -87,8 +89,12 @@ class Connections:
 
     def _may_go_on(self, connection: _Connection) -> bool:
         """One that has not been judged yet is judged by the new policy, and looks again when it is connected."""
-        return connection.target is None or self._terms.policy.judge.still_permits(
-            connection.target, connection.address
+        judge, passage = self._terms.policy.judge, connection.passage
+        if passage is None:
+            return True
+        inner = passage.inner_target
+        return judge.still_permits(passage.target, passage.address) and (
+            inner == passage.target or judge.permits_name(inner.host, inner.port)
         )
 
     def _accept(self, listener: socket.socket) -> None:
@@ -102,7 +108,8 @@ class Connections:
 
     def _take(self, sock: socket.socket, asked: tuple[str, int] | None) -> None:
         """Serve a connection, unless a limit is reached."""
-        client = SocketStream(sock)
+        with on_error(sock.close):
+            client = SocketStream(sock)
         limit = None
         if not self._meter.attempt():
             limit = "rate"
@@ -167,7 +174,7 @@ class Connections:
         """Judge where a connection goes, and connect it. Raises: as `explicit.Doors.open`."""
         while True:
             terms = self._terms
-            connection.target, connection.address = None, None
+            connection.passage = None
             try:
                 permit = await terms.policy.judge.judge(target)
             except RefusedError as error:
@@ -175,8 +182,14 @@ class Connections:
             way = await terms.outside.connect(permit)
             connection.streams.append(way.stream)
             if terms is self._terms:
-                connection.target, connection.address = target, way.address
-                return Passage(connection.client, way, target, terms.policy)
+                connection.passage = Passage(
+                    connection.client,
+                    way,
+                    target,
+                    lambda: self._terms.policy,
+                    deny=lambda host, rule: self._deny(connection, host, rule),
+                )
+                return connection.passage
             way.stream.close()  # the policy has changed meanwhile
 
     def _make_doors(self, connection: _Connection) -> explicit.Doors:
@@ -193,10 +206,18 @@ class Connections:
                 self._log.add(error.host or target.host, target.port, error.rule)
                 raise
 
-        return explicit.Doors(open=enter, deny=self._log.add, allowed=lambda: self._terms.described)
+        return explicit.Doors(
+            open=enter,
+            deny=self._log.add,
+            unlisted=lambda: self._terms.policy.judge.rule_for_unlisted,
+            allowed=lambda: self._terms.described,
+        )
 
     def _deny(self, connection: _Connection, host: str | None, rule: str, *, port: int | None = None) -> None:
-        target = connection.target
+        if connection.told:
+            return
+        connection.told = True
+        target = None if connection.passage is None else connection.passage.inner_target
         shown = host or (target.host if target is not None else _EXPLICIT)
         self._log.add(shown, port if target is None else target.port, rule)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from typing import Any, Final, Literal
 
@@ -25,6 +26,7 @@ HEAD_SECONDS: Final = 60.0
 """In which a head must be whole, once it has begun."""
 LEFT_SECONDS: Final = 30.0
 """A client that has ended its side may wait so long for its answer."""
+_LOOSE_END: Final = re.compile(rb"(?<!\r)\n")
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UNWATCHED_UPGRADES: Final = ("h2", "http", "tls")
 """After a change to one of these, other hosts could be asked for unseen. Servers answer without it as well."""
@@ -61,9 +63,11 @@ async def _receive_head(stream: Stream, most: int, *, strip: bool = False) -> by
             data = bytes(stream.ahead[:end])
             del stream.ahead[:end]
             return data
-        looked = len(stream.ahead)
-        if looked > most or end > most:
+        if end > most or len(stream.ahead) > most:
             raise MalformedHeadError("a head that is too long")
+        if strip and _LOOSE_END.search(stream.ahead, max(0, looked - 1)):
+            raise MalformedHeadError("a line end that is not one")  # at once: the end that we wait for may never come
+        looked = len(stream.ahead)
         if not await stream.fill():
             if stream.ahead:
                 raise MalformedHeadError("a head that is not whole")
@@ -89,7 +93,7 @@ async def exchange(client: Stream, server: Stream, asked: RequestHead, sent: Req
     """
     await server.send(sent.to_bytes())
     body = measure_request(asked)
-    if asked.values("expect") and not body.done:
+    if asked.values("expect") and asked.minor == 1 and not body.done:
         # We say it ourselves: a server that answers without having read the body might take it for a request.
         await client.send(_CONTINUE)
     sending = asyncio.ensure_future(_send_body(client, server, body))

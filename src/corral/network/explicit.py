@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,15 +19,13 @@ from corral.network.judge import LookupFailedError, NoSuchNameError, RefusedErro
 from corral.network.outside import HTTP_PORT, UnreachableError
 from corral.network.passage import Passage
 from corral.network.pump import relay
-from corral.network.stream import SocketStream, wait_for_any
+from corral.network.stream import SocketStream, part, wait_for_any
 
 SOCKS: Final = 5
 _NO_LOGIN, _NO_METHOD = 0, 0xFF
 _CONNECT: Final = 1
 _IPV4, _NAME, _IPV6 = 1, 3, 4
 _SUCCEEDED, _NOT_ALLOWED, _HOST_UNREACHABLE, _REFUSED, _BAD_COMMAND, _BAD_ADDRESS = 0, 2, 4, 5, 7, 8
-_DRAIN_SECONDS: Final = 2.0
-_DRAIN_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +38,8 @@ class Doors:
     Raises: RefusedError (written down already), NoSuchNameError, LookupFailedError, UnreachableError."""
     deny: Callable[[str, int | None, str], None]
     """Write down what was refused: host, port, rule."""
+    unlisted: Callable[[], str]
+    """The rule for what is not listed."""
     allowed: Callable[[], str]
     """What is permitted, for a reader."""
 
@@ -91,7 +90,9 @@ async def _serve_http(client: SocketStream, doors: Doors) -> None:
         outcome = await exchange(client, passage.server, head, sent)
         if outcome == "raw":
             await relay(client, passage.server)
-        if outcome != "again":
+            return
+        if outcome == "close":
+            await part(client)
             return
 
 
@@ -108,7 +109,7 @@ async def _read_whole(client: SocketStream, head: RequestHead, doors: Doors) -> 
         return None
     target = read_target(authority, port=HTTP_PORT)
     if target is None:
-        doors.deny(authority, None, "policy")
+        doors.deny(authority, None, doors.unlisted())
         await _say(client, 403, f"network: blocked {authority!r}, which is not the name of a host")
     return target
 
@@ -116,7 +117,7 @@ async def _read_whole(client: SocketStream, head: RequestHead, doors: Doors) -> 
 async def _serve_connect(client: SocketStream, head: RequestHead, doors: Doors) -> None:
     target = read_target(head.target)
     if target is None:
-        doors.deny(head.target, None, "policy")
+        doors.deny(head.target, None, doors.unlisted())
         await _say(client, 403, f"network: blocked {head.target!r}, which is not a host with a port")
         return
     if head.is_chunked or head.content_length:
@@ -156,13 +157,7 @@ async def _say(client: SocketStream, status: int, text: str) -> None:
     body = text.encode("ascii", "replace") + b"\n"
     head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n"
     await client.send(head.encode("ascii") + b"Connection: close\r\n\r\n" + body)
-    await client.end()
-    # What the client still sends would make the kernel reset the connection, and the answer with it.
-    with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            drained = 0
-            while drained < _DRAIN_BYTES and (piece := await client.receive()):
-                drained += len(piece)
+    await part(client)
 
 
 async def _serve_socks(client: SocketStream, doors: Doors) -> None:
@@ -184,7 +179,7 @@ async def _serve_socks(client: SocketStream, doors: Doors) -> None:
         return
     target = make_target(host, port) if port else None
     if target is None:
-        doors.deny(host, port or None, "policy")
+        doors.deny(host, port or None, doors.unlisted())
         await _answer_socks(client, _NOT_ALLOWED)
         return
     try:
@@ -214,4 +209,4 @@ async def _read_socks_host(client: SocketStream, kind: int) -> str | None:
 async def _answer_socks(client: SocketStream, code: int) -> None:
     await client.send(bytes((SOCKS, code, 0, _IPV4)) + bytes(4) + bytes(2))
     if code != _SUCCEEDED:
-        await client.end()
+        await part(client)

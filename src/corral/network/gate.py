@@ -35,7 +35,8 @@ from corral.network.settings import GateSettings, SettingsError
 
 _MAX_REQUEST_BYTES: Final = 64 * 1024
 _MAX_DESCRIPTORS: Final = 4
-_TIDY_SECONDS: Final = 1.0
+_TIDY_SECONDS, _IDLE_SECONDS = 1.0, 5.0
+"""How often the count of bytes is written down."""
 
 
 class Gate:
@@ -66,7 +67,7 @@ class Gate:
         self._connections.open()
         self._say({"ok": True, "ready": True})
         while True:
-            await asyncio.sleep(_TIDY_SECONDS)
+            await asyncio.sleep(_TIDY_SECONDS if self._meter.connections else _IDLE_SECONDS)
             self._log.save_transferred(self._meter.transferred)
 
     def _make_terms(self, settings: GateSettings) -> Terms:

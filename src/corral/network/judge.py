@@ -16,6 +16,9 @@ MAX_ADDRESSES: Final = 16
 """Of those that a name leads to, so many are considered."""
 
 
+_LOCAL_SUFFIXES: Final = (".localhost", ".local", ".localdomain", ".internal", ".intranet", ".lan", ".home.arpa")
+
+
 class NoSuchNameError(Exception):
     """The host does not know a name."""
 
@@ -135,6 +138,8 @@ class Judge:
                 addresses = await self._resolver.look_up(alias.host)
             return Permit(target, alias.host_port, tuple(addresses[:MAX_ADDRESSES]))
         if self._by_proxy(target.host, target.port):
+            if self._is_local_name(target.host, target.port):
+                raise RefusedError("private")
             return Permit(target, target.port)
         found = await self._resolver.look_up(target.host)
         return Permit(target, target.port, self._choose(found, target.port))
@@ -166,6 +171,12 @@ class Judge:
 
     def _is_outside(self, address: Address) -> bool:
         return is_public(address) and not self._is_own(address)
+
+    def _is_local_name(self, name: str, port: int) -> bool:
+        """True for an unlisted name of the host's own network, which only a proxy would look up."""
+        if any(rule.permits_name(name, port) for rule in self._rules):
+            return False
+        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
 
     def _find_alias(self, name: str, port: int | None) -> Alias | None:
         if port is not None:

@@ -4,6 +4,7 @@ first bytes, while those of the server already flow, and must be for the host th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +18,7 @@ from corral.network.outside import HTTP_PORT, Way
 from corral.network.pump import pump_to_end, relay
 from corral.network.rules import read_name
 from corral.network.sniff import Kind, sniff
-from corral.network.stream import SocketStream, Stream, wait_for_any
+from corral.network.stream import SocketStream, Stream, part, wait_for_any
 
 HOLD_SECONDS: Final = 1.0
 """How long a client's first bytes are held while they might still begin a request, and no more come."""
@@ -36,14 +37,32 @@ class Policy:
 class Passage:
     """Both sides of one connection."""
 
-    def __init__(self, client: SocketStream, way: Way, target: Target, policy: Policy) -> None:
+    def __init__(
+        self,
+        client: SocketStream,
+        way: Way,
+        target: Target,
+        policy: Callable[[], Policy],
+        *,
+        deny: Callable[[str | None, str], None] = lambda host, rule: None,
+    ) -> None:
+        """`policy` gives the one that holds at the moment; `deny` writes down a host and a rule before the program is
+        answered, where that is not left to the caller."""
         self._client = client
         self._way = way
         self.server = way.stream
         self.target = target
-        self._policy = policy
+        self.inner_target = target
+        """With TLS: the host that it is for, which may be another one that is permitted."""
+        self.address = way.address
+        self._find_policy = policy
+        self._deny = deny
         self._flowing: asyncio.Future[None] | None = None
         """The bytes of a server that spoke first."""
+
+    @property
+    def _policy(self) -> Policy:
+        return self._find_policy()
 
     @property
     def _is_free(self) -> bool:
@@ -82,6 +101,7 @@ class Passage:
                 await relay(client, server)
                 return
             if outcome == "close":
+                await part(client)
                 return
             await asyncio.sleep(0)  # others have their turn, however fast these two are
 
@@ -137,20 +157,28 @@ class Passage:
     async def _pass_tls(self) -> None:
         client, target = self._client, self.target
         hello = await self._read_hello()
-        name: str | None = target.host
+        name = target.host
         if hello.server_name is not None:
-            name = read_name(hello.server_name)
-            permitted = name is not None and (name == target.host or self._policy.judge.permits_name(name, target.port))
-            if not permitted:
+            asked = read_name(hello.server_name)
+            if asked is None or not (asked == name or self._policy.judge.permits_name(asked, target.port)):
                 raise RefusedError("tls", host=hello.server_name)
+            name = asked
+        self.inner_target = replace(target, host=name)
         injector = self._policy.injector
-        if injector is not None and name is not None and injector.wants(name, target.port):
+        if injector is not None and injector.wants(name, target.port):
             if self._flowing is not None:
                 raise MalformedHeadError("a server that speaks before its client, in TLS")
-            inner = Passage(client, self._way, replace(target, host=name), self._policy)
+            inner = Passage(client, self._way, self.inner_target, self._find_policy)
 
             async def serve_http(inside: Stream, outside: Stream) -> None:
-                await inner.serve_http(inside, outside, secure=True)
+                try:
+                    await inner.serve_http(inside, outside, secure=True)
+                except RefusedError as error:
+                    self._deny(error.host, error.rule)
+                    raise
+                except MalformedHeadError:
+                    self._deny(None, "protocol")
+                    raise
 
             await injector.run(Tunnel(client, self.server, name, target.port, hello, serve_http))
             return

@@ -10,11 +10,16 @@ from corral.network.hello import looks_like_tls
 Kind = Literal["tls", "http", "other", "refused"]
 
 _MAX_LINE_BYTES: Final = 32 * 1024
-_TOKEN_BYTES: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_HTTP_LINE: Final = re.compile(rb"[ \t]HTTP/[0-9]", re.IGNORECASE)
+_SPACE: Final = rb"[\t\x0b\x0c\x1c-\x20\x85\xa0]"
+"""What one server or another takes for a space."""
+_HTTP_LINE: Final = re.compile(_SPACE + rb"HTTP/[0-9]", re.IGNORECASE)
 _OLD_REQUEST: Final = re.compile(
-    rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|TRACE|CONNECT|PATCH)[ \t]+[!-~]+[ \t]*", re.IGNORECASE
+    rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|TRACE|CONNECT|PATCH)" + _SPACE + rb"+(?:/|https?://)[!-~]*" + _SPACE + rb"*",
+    re.IGNORECASE,
 )
+"""Of the time before versions: the server answers with its usual host."""
+_NO_LINE: Final = re.compile(rb"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xa1-\xff]")
+"""Bytes that stand in no line of a request."""
 _PROXY_2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 
 
@@ -47,7 +52,6 @@ def sniff(data: bytes | bytearray) -> Kind | None:
 
 def _sniff_partial(line: bytes) -> Kind | None:
     """The same for a line whose end has not come yet."""
-    word = re.split(rb"[ \t]", line, maxsplit=1)[0]
-    if not set(word) <= _TOKEN_BYTES:
+    if _NO_LINE.search(line):
         return "other"
     return "refused" if len(line) > _MAX_LINE_BYTES else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from abc import ABC, abstractmethod
@@ -140,6 +141,21 @@ class SocketStream(Stream):
 def _settle(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)
+
+
+_DRAIN_SECONDS: Final = 2.0
+_DRAIN_BYTES: Final = 1024 * 1024
+
+
+async def part(stream: Stream) -> None:
+    """End our side after the last answer. What the client may still send would make the kernel reset the connection,
+    and with it what the client has not read yet: so that is read, for a moment."""
+    with contextlib.suppress(OSError, TimeoutError):
+        await stream.end()
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            drained = 0
+            while drained < _DRAIN_BYTES and (piece := await stream.receive()):
+                drained += len(piece)
 
 
 async def wait_for_any(*streams: Stream, seconds: float | None = None) -> list[Stream]:

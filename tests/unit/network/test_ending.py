@@ -118,7 +118,7 @@ async def world(
         await loop.sock_connect(out, place)
         client, way = SocketStream(sock), Way(SocketStream(out), None)
         try:
-            await Passage(client, way, Target(target, 443), policy).run()
+            await Passage(client, way, Target(target, 443), lambda: policy).run()
             made.ended.append(None)
         except (RefusedError, MalformedHeadError, OSError) as error:
             made.ended.append(error)
