@@ -163,6 +163,8 @@ def test_doctor_says_that_it_works(corral: Corral) -> None:
     said = json.loads(corral("doctor", "--json", timeout=120).stdout)
     assert said["works"]
     assert {finding["area"] for finding in said["findings"]} == {"machine", "sandboxes", "languages", "limits", "data"}
+    (network,) = [finding for finding in said["findings"] if finding["subject"] == "network"]
+    assert network["mark"] == "good", network
     assert max(len(line) for line in ended.stdout.splitlines()) <= 80
 
 

@@ -114,6 +114,7 @@ def _namespace_settings() -> list[Finding]:
 
 async def _engine() -> tuple[list[Finding], bool]:
     from corral.backends.embedded import report, settings
+    from corral.backends.embedded.window import has_upstream
 
     try:
         engine = await asyncio.to_thread(report.examine, settings.default_data_folder())
@@ -146,8 +147,15 @@ async def _engine() -> tuple[list[Finding], bool]:
             "run as root for separate nodes",
         ),
         Finding("limits", "syscalls", "good", f"seccomp allow list: {engine.seccomp}"),
-        Finding("limits", "network", "good", "off: a sandbox has only loopback"),
+        _limit(
+            "network", engine.transparent, "off unless network= permits something; then every connection is judged",
+            "off unless network= permits something; then only programs that use a proxy reach it",
+            "a kernel with nf_tables and its tproxy (module nft_tproxy) redirects every connection",
+        ),
     ]  # fmt: skip
+    if has_upstream():
+        text = "names are checked, addresses can't be: this machine reaches the internet through a proxy"
+        findings.append(Finding("limits", "upstream proxy", "soft", text, "unset HTTPS_PROXY if it is not needed"))
     return findings, True
 
 

@@ -46,6 +46,8 @@ _SOCKETS: Final = {
     "tcp4": (socket.AF_INET, socket.SOCK_STREAM, ADDRESS),
     "tcp6": (socket.AF_INET6, socket.SOCK_STREAM, ADDRESS_V6),
 }
+_SENT: Final = (["dns"], ["dns", "tcp4"], ["dns", "tcp4", "tcp6"], ["tcp4"], ["tcp4", "tcp6"])
+"""What init may send: at first, and when its sandbox gets a network later."""
 Sockets = dict[str, socket.socket]
 
 
@@ -297,7 +299,7 @@ def receive_sockets(names: object, descriptors: list[int]) -> Sockets:
     """
     sockets: Sockets = {}
     try:
-        if not isinstance(names, list) or len(names) != len(descriptors) or not set(names) <= _SOCKETS.keys():
+        if names not in _SENT or len(names) != len(descriptors):
             raise UnsupportedError("init has sent sockets that nobody knows")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
             networks = {_find_network(own)}

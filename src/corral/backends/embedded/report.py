@@ -43,6 +43,8 @@ class EngineReport:
     v1_controllers: tuple[str, ...]
     uid_locks: bool = True
     """As root: True if ranges of user ids are claimed by locks that only root can take."""
+    transparent: bool = True
+    """True if connections of a sandbox can be redirected to its window."""
 
 
 def examine(data_folder: Path) -> EngineReport:
@@ -70,6 +72,7 @@ def examine(data_folder: Path) -> EngineReport:
         unified_controllers=tuple(sorted(hierarchy.unified_controllers)),
         v1_controllers=tuple(sorted(hierarchy.v1)),
         uid_locks=bool(hello["uid_locks"]),
+        transparent=bool(hello["transparent"]),
     )
 
 

@@ -1,0 +1,94 @@
+"""The sockets that init sends: they are what they are called, or nothing is taken."""
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("the engine is Linux only", allow_module_level=True)
+
+from corral.engine import window
+from corral.engine.errors import UnsupportedError
+from corral.engine.recipe import BASE_FIRST_UID, UID_RANGE_SIZE
+from corral.engine.uidrange import FIRST_UID, SLOTS
+from support.leftovers import nothing_left_open
+
+
+def datagrams(address: str = "127.77.0.1", port: int = 0) -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((address, port))
+    return sock
+
+
+def listener(*, listens: bool = True, address: str = "127.77.0.1") -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.bind((address, 0))
+    if listens:
+        sock.listen()
+    return sock
+
+
+def unix() -> socket.socket:
+    return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+@pytest.mark.parametrize(
+    ("names", "make"),
+    [
+        pytest.param(["tcp4"], listener, id="of our own network"),
+        pytest.param(["tcp4"], lambda: listener(listens=False), id="does not listen"),
+        pytest.param(["tcp4"], lambda: listener(address="127.0.0.1"), id="another address"),
+        pytest.param(["tcp4"], datagrams, id="datagrams for a listener"),
+        pytest.param(["dns"], datagrams, id="another port"),
+        pytest.param(["tcp6"], listener, id="another family"),
+        pytest.param(["dns"], unix, id="a local socket"),
+        pytest.param(["other"], listener, id="another name"),
+        pytest.param(["dns", "tcp4"], listener, id="fewer than names"),
+        pytest.param([], listener, id="more than names"),
+        pytest.param(None, listener, id="no names"),
+        pytest.param(["tcp4", "tcp4"], listener, id="a name twice"),
+        pytest.param([{}], listener, id="names that are none"),
+    ],
+)
+def test_other_sockets_are_refused_and_closed(names: object, make: Callable[[], socket.socket]) -> None:
+    with nothing_left_open(), pytest.raises(UnsupportedError):
+        window.receive_sockets(names, [make().detach()])
+
+
+def test_a_file_is_no_socket() -> None:
+    with nothing_left_open(), pytest.raises(UnsupportedError):
+        window.receive_sockets(["dns"], [os.open(os.devnull, os.O_RDONLY)])
+
+
+def test_sockets_of_two_networks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cookies = iter((1, 2, 3))
+    monkeypatch.setattr(window, "_check", lambda sock, name: None)
+    monkeypatch.setattr(window, "_find_network", lambda sock: next(cookies))
+    with nothing_left_open(), pytest.raises(UnsupportedError, match="another network"):
+        window.receive_sockets(["dns", "tcp4"], [datagrams().detach(), listener().detach()])
+
+
+def test_an_old_kernel_cannot_tell() -> None:
+    def refuse(sock: socket.socket) -> int:
+        raise OSError(92, "no such option")
+
+    with pytest.MonkeyPatch.context() as patched, nothing_left_open():
+        patched.setattr(window, "_find_network", refuse)
+        with pytest.raises(UnsupportedError) as caught:
+            window.receive_sockets(["tcp4"], [listener().detach()])
+    assert "5.14" in caught.value.hint
+
+
+def test_every_gate_has_a_user_of_its_own() -> None:
+    users = [window.choose_uid(FIRST_UID + slot * UID_RANGE_SIZE) for slot in range(SLOTS)]
+    assert len(set(users)) == SLOTS
+    assert min(users) > BASE_FIRST_UID
+    assert max(users) < BASE_FIRST_UID + UID_RANGE_SIZE
+
+
+def test_the_network_of_a_socket_is_a_number() -> None:
+    with datagrams() as one, listener() as other:
+        assert window._find_network(one) == window._find_network(other) > 0
