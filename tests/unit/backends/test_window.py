@@ -13,8 +13,11 @@ if sys.platform != "linux":
     pytest.skip("the engine is Linux only", allow_module_level=True)
 
 from corral.backends.embedded import window
+from corral.backends.embedded.registries import Registries
 from corral.network.denials import DenialLog
 from corral.network.settings import Upstream
+
+NO_REGISTRIES = Registries()
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +29,8 @@ def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_settings_carry_the_policy_and_its_limits() -> None:
     limits = NetworkLimits(connections=7, attempts_per_second=2.5, total_bytes="1m")
-    told = window.make_settings(make_spec(network=NetworkPolicy("allow", ("example.org:443", "192.0.2.0/24"), limits)))
+    policy = NetworkPolicy("allow", ("example.org:443", "192.0.2.0/24"), limits)
+    told = window.make_settings(make_spec(network=policy), NO_REGISTRIES)
     assert (told.mode, told.rules) == ("allow", ("example.org:443", "192.0.2.0/24"))
     assert (told.limits.connections, told.limits.attempts_per_second) == (7, 2.5)
     assert (told.limits.total_bytes, told.limits.bytes_per_second) == (1 << 20, None)
@@ -50,8 +54,8 @@ def test_the_hosts_proxy_is_used(
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert window.make_settings(make_spec(network="open")).upstream == upstream
-    assert window.make_settings(make_spec()).upstream == Upstream()
+    assert window.make_settings(make_spec(network="open"), NO_REGISTRIES).upstream == upstream
+    assert window.make_settings(make_spec(), NO_REGISTRIES).upstream == Upstream()
     assert window.has_upstream() == bool(variables)
 
 
@@ -59,9 +63,9 @@ def test_the_hosts_proxy_is_used(
 def test_a_proxy_that_a_gate_cannot_use_is_an_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", url)
     with pytest.raises(BackendUnavailableError) as caught:
-        window.make_settings(make_spec(network="open"))
+        window.make_settings(make_spec(network="open"), NO_REGISTRIES)
     assert "hidden" not in str(caught.value)
-    window.make_settings(make_spec())
+    window.make_settings(make_spec(), NO_REGISTRIES)
 
 
 def test_programs_are_told_of_the_proxy_only_where_they_need_it() -> None:
