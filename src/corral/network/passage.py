@@ -133,7 +133,9 @@ class Passage:
 
     async def _listen(self) -> tuple[Kind, bool]:
         """What the client speaks, and whether some of it has been sent on already. The server may speak first."""
-        client, seen, sent = self._client, bytearray(), 0
+        client, sent = self._client, 0
+        seen = bytearray(client.ahead)  # what came with the request for a tunnel
+        client.ahead.clear()
         try:
             while (kind := sniff(seen)) is None:
                 held = len(seen) > sent and seen[0] != HANDSHAKE
@@ -143,7 +145,7 @@ class Passage:
                     self._flowing = asyncio.ensure_future(pump_to_end(self.server, client))
                 if client in ready:
                     if not await client.fill():
-                        return "other", sent > 0
+                        return "other", sent > 0  # too little for anything that has a host
                     seen += client.ahead
                     client.ahead.clear()
                 elif held and not ready:

@@ -30,7 +30,8 @@ _NEVER = tuple(
 )  # fmt: skip
 _NAT64 = ip_network("64:ff9b::/96")
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-_COMPATIBLE = ip_network("::/96")
+_EMBEDDING = (_NAT64, ip_network("::/96"), ip_network("::ffff:0:0:0/96"))
+"""Ranges of IPv6 whose last four bytes are an IPv4 address: NAT64, compatible, translated."""
 
 
 class RuleError(ValueError):
@@ -157,14 +158,14 @@ def read_address(text: str) -> Address | None:
 
 
 def unwrap(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address leads to (mapped, compatible, 6to4, NAT64), or the address itself."""
+    """The IPv4 address that an IPv6 address leads to (mapped, 6to4 and the like), or the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     if address.sixtofour is not None:
         return address.sixtofour
-    if address in _NAT64 or (address in _COMPATIBLE and int(address) > 1):
+    if any(address in network for network in _EMBEDDING) and int(address) > 1:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
     return address
 
