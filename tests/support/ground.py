@@ -47,12 +47,15 @@ def run(
     user: OrdinaryUser | None = None,
     env: Mapping[str, str] | None = None,
     timeout: float = 90.0,
+    **values: object,
 ) -> dict[str, Any]:
     """What a program told by `tell(name=value)`; it begins with the lines of `PREAMBLE`.
 
-    `user` runs it instead of the user of the tests; nobody else's variables are passed on. The data folder is new.
+    `values` are variables of it, with what `repr` writes. `user` runs it instead of the user of the tests; nobody
+    else's variables are passed on. The data folder is new.
     """
-    text = PREAMBLE + textwrap.dedent(program) + _END
+    given = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+    text = PREAMBLE + given + textwrap.dedent(program) + _END
     with tempfile.TemporaryDirectory(prefix="corral-on-ground-", ignore_cleanup_errors=True) as own:
         folder = user.home if user is not None else Path(own)
         script = folder / "program.py"

@@ -15,6 +15,7 @@ import socket
 import ssl
 import struct
 import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -46,12 +47,15 @@ Kind = Callable[[socket.socket, StandIn], None]
 
 
 def start(listener: socket.socket, kind: Kind, *, tls: tuple[str, str] | None = None, **options: Any) -> StandIn:
-    """Serve one kind of connections; with `tls`, the files of a certificate and its key."""
+    """Serve one kind of connections; with `tls`, a certificate and its key as texts."""
     server = StandIn(listener, options=options)
     context = None
     if tls is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*tls)
+        with tempfile.NamedTemporaryFile("w") as chain:  # the ssl module reads files only
+            chain.write("".join(tls))
+            chain.flush()
+            context.load_cert_chain(chain.name)
 
     def answer(connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:
