@@ -49,5 +49,12 @@ class Injector(Protocol):
 
 
 def make_injector(settings: GateSettings) -> Injector | None:
-    """What these settings need; None if there are no secrets. Called before the gate gives up its user as well."""
-    return None
+    """What these settings need; None if there are no secrets. Called before the gate gives up its user as well.
+
+    Raises: SettingsError.
+    """
+    if not settings.secrets and not settings.credentials:
+        return None
+    from corral.network.ending import Ending  # with TLS, which most gates never need
+
+    return Ending(settings)
