@@ -3,13 +3,16 @@
 All of it on the test ground: what the gate takes for the network of the host leads nowhere.
 """
 
+import re
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support import ground
-from support.user import OrdinaryUser
+from support.user import ROOT, OrdinaryUser
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux only")
 
@@ -332,3 +335,76 @@ tell(gates=gates(), zombies=wait_until(lambda: not zombies()))
         user,
     )
     assert told == {"same": True, "gates": [], "zombies": True}
+
+
+@pytest.mark.needs_root
+def test_without_nf_tables_programs_that_use_the_proxy_reach_what_is_listed(tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    shutil.copytree(ROOT / "src/corral", library / "corral", ignore=shutil.ignore_patterns("__pycache__"))
+    redirect = library / "corral/engine/redirect.py"
+    refusing = "    raise OSError(93, 'no such protocol')\n"
+    text, count = re.subn(
+        r"(def install\(.*?\"\"\".*?\"\"\"\n)", rf"\1{refusing}", redirect.read_text(), flags=re.DOTALL
+    )
+    assert count == 1
+    redirect.write_text(text)
+    told = ground.run(
+        TOOLS
+        + """
+import asyncio
+from corral.backends.embedded import EmbeddedBackend
+serve(web, "93.184.215.14", 80, name="example.org")
+FETCH_BY_PROXY = "import urllib.request as u; print(u.urlopen('http://example.org/a').status)"
+def by_proxy(box):
+    result = box.exec(["python3", "-c", FETCH_BY_PROXY])
+    return [result.stdout.strip() or result.stderr.splitlines()[-1], [each.rule for each in result.denied]]
+with Sandbox(network=["example.org"]) as box:
+    tell(direct=get(box, "93.184.215.14"), proxied=by_proxy(box))
+with Sandbox() as box:
+    tell(none=by_proxy(box), variables=box.exec("env | grep -ci proxy").stdout.strip())
+    # A program inside has the usual port.
+    server = box.start(["python3", "-m", "http.server", "3128"])
+    while "0C38" not in box.exec("cat /proc/net/tcp").stdout: time.sleep(0.02)
+    box.set_network(["example.org"])
+    tell(later=by_proxy(box), proxy=box.exec("echo $HTTPS_PROXY").stdout.strip())
+    name = box.detach()
+    with Sandbox.connect(name) as same:
+        tell(connected=by_proxy(same))
+    box.kill()
+async def notes():
+    backend = EmbeddedBackend()
+    found = (await backend.capabilities()).notes
+    await backend.aclose()
+    return [note for note in found if "nf_tables" in note]
+tell(notes=asyncio.run(notes()))
+""",
+        env={"PYTHONPATH": f"{library}:{ROOT / 'tests'}"},
+    )
+    assert told["direct"] == ["OSError 101", []]
+    assert told["proxied"] == told["later"] == told["connected"] == ["200", []]
+    assert told["none"][1] == ["no network"]
+    assert told["variables"] == "0"
+    assert told["proxy"] == "http://127.77.0.1:3129"
+    assert len(told["notes"]) == 1
+
+
+@pytest.mark.needs_root
+def test_every_way_of_running_tells_what_was_refused() -> None:
+    told = ground.run(
+        TOOLS
+        + """
+CODE = "import socket\\ntry: socket.getaddrinfo('example.com', 80)\\nexcept OSError: print('no')"
+def rules(result): return [[each.host, each.rule] for each in result.denied]
+with Sandbox(network=["example.org"]) as box:
+    tell(exec=rules(box.exec(["python3", "-c", CODE])), code=rules(box.run_code(CODE)))
+    started = box.start(["python3", "-c", CODE])
+    tell(start=rules(started.wait()))
+    tell(session=rules(box.open_session("s").run("getent hosts example.com")))
+    tell(interpreter=rules(box.interpreter.execute(CODE)))
+    tell(others=rules(box.exec("true")))
+"""
+    )
+    others = told.pop("others")
+    assert others == []
+    for name, denied in told.items():
+        assert denied == [["example.com", "policy"]], name
