@@ -435,6 +435,10 @@ class Backend(ABC):
         """Delete a detached sandbox, running or stopped. Raises: SandboxGoneError."""
         self.lacks("delete")
 
+    async def registries(self) -> tuple[str, ...]:
+        """What `network="packages"` permits here, as rules; empty if it is not known."""
+        return ()
+
     async def glance(self) -> frozenset[str]:
         """The ids of all sandboxes that exist in any state. Cheap enough for every second."""
         self.lacks("glance")

@@ -13,6 +13,10 @@ EndReason = Literal["exited", "signalled", "timeout", "oom", "cancelled"]
 FileKind = Literal["file", "folder", "link", "fifo", "socket", "device", "other"]
 SandboxState = Literal["running", "paused", "stopped"]
 StreamName = Literal["stdout", "stderr"]
+DenialRule = Literal[
+    "policy", "private", "no network", "connections", "rate", "bytes", "tls", "host", "secret", "protocol"
+]
+"""Why the network of a sandbox refuses an attempt."""
 
 TIMEOUT_EXIT_CODE = 124
 NOT_FOUND_EXIT_CODE = 127

@@ -72,11 +72,14 @@ def _plain(host: str) -> str | None:
     return str(address) if address is not None else read_name(host)
 
 
+def show_host(host: str) -> str:
+    """A name or address from inside, for a reader: escaped unless it plainly is one, and bounded."""
+    shown = _plain(host) or ascii(host[:_LONGEST_HOST])
+    return shown if len(shown) <= _LONGEST_HOST else f"{shown[: _LONGEST_HOST - 1]}…"
+
+
 def _name(denial: Denial) -> str:
-    host = _plain(denial.host) or ascii(denial.host[:_LONGEST_HOST])
-    if len(host) > _LONGEST_HOST:
-        host = f"{host[: _LONGEST_HOST - 1]}…"
-    text = _with_port(host, denial.port)
+    text = _with_port(show_host(denial.host), denial.port)
     return text if denial.count <= 1 else f"{text} ({denial.count} times)"
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corral.cli.display import plain, print_table
-from corral.cli.options import TIME, json_option
+from corral.cli.options import TIME, ceiling_option, json_option
 from corral.cli.run import to_json
 from corral.cli.serve import FIRST_ORGANISATION, data_folder, data_option, need_server
 from corral.results import timestamp
@@ -54,6 +54,9 @@ def key() -> None:
               help="The organisation that the key belongs to; created if needed.")  # fmt: skip
 @click.option("--scope", "scopes", multiple=True, type=click.Choice(_SCOPES),
               help="A permission of the key; without this, all of them.")  # fmt: skip
+@ceiling_option(
+    "What sandboxes of the key may reach at most, and reach if they ask for nothing else; by default as `corral serve`."
+)
 @click.option("--expires", type=TIME, metavar="TIME", help="The key expires after this time.")
 @click.option("--max-sandboxes", type=click.IntRange(0), metavar="N", help="Limit on the organisation's sandboxes.")
 @click.option("--max-cpu", type=click.IntRange(0), metavar="N", help="Of the organisation's running sandboxes.")
@@ -63,6 +66,8 @@ def key() -> None:
 @json_option
 def create(data_dir: Path | None, as_json: bool, **given: Any) -> None:
     """Create a key and print it. It is not shown again."""
+    from corral.spec import NetworkPolicy
+
     with _keyring(data_dir) as keyring:
         organisation = keyring.organisation_named(given["organisation"])
         keyring.set_quota(
@@ -74,9 +79,18 @@ def create(data_dir: Path | None, as_json: bool, **given: Any) -> None:
         )
         scopes = {"scopes": given["scopes"]} if given["scopes"] else {}
         name = given["name"] or _free_name(keyring.names_taken(organisation))
-        made, secret = keyring.create(organisation=organisation, name=name, lifetime_seconds=given["expires"], **scopes)
+        made, secret = keyring.create(
+            organisation=organisation,
+            name=name,
+            lifetime_seconds=given["expires"],
+            network=NetworkPolicy.parse(given["ceiling"]) if given["ceiling"] is not None else None,
+            **scopes,
+        )
     if as_json:
-        shown = {"id": made.id, "name": name, "key": secret, "organisation": organisation.name, **_times(made)}
+        shown = {
+            "id": made.id, "name": name, "key": secret, "organisation": organisation.name, "network": made.network,
+            **_times(made),
+        }  # fmt: skip
         click.echo(to_json(shown))
     else:
         click.echo(secret)
@@ -96,6 +110,7 @@ def list_keys(data_dir: Path | None, as_json: bool) -> None:
             "organisation": organisations[each.organisation_id].name,
             "begins": each.prefix,
             "scopes": each.scopes,
+            "network": each.network,
             "state": _state(each),
             **_times(each),
         }
@@ -105,10 +120,18 @@ def list_keys(data_dir: Path | None, as_json: bool) -> None:
         click.echo(to_json(shown))
         return
     rows = [
-        [each["id"][:8], each["name"], each["organisation"], each["begins"], _scopes(each["scopes"]), _until(each)]
+        [
+            each["id"][:8],
+            each["name"],
+            each["organisation"],
+            each["begins"],
+            _scopes(each["scopes"]),
+            each["network"] or "as serve",
+            _until(each),
+        ]
         for each in shown
     ]
-    print_table(rows, headers=("id", "name", "organisation", "begins", "scopes", "state"))
+    print_table(rows, headers=("id", "name", "organisation", "begins", "scopes", "network", "state"))
 
 
 def _scopes(scopes: list[str]) -> str:

@@ -168,6 +168,16 @@ network_option = setting_option(
     help="What it may reach: none (default), packages (the registries this machine is configured for), open (the "
          "internet), or hosts such as a.org,*.b.org:443; may be repeated.",
 )  # fmt: skip
+
+
+def ceiling_option(help_text: str) -> Callable[[F], F]:
+    """`--network` of the server: never from a variable or from config.toml, which are about one's own sandboxes."""
+    return click.option(
+        "--network", "ceiling", type=Policy(), multiple=True, metavar="POLICY", callback=join_policy,
+        shell_complete=complete_policy, help=help_text,
+    )  # fmt: skip
+
+
 sandbox_argument = click.argument("sandbox_id", metavar="ID", shell_complete=complete_sandbox)
 language_option = click.option(
     "--language", "-l", metavar="NAME", shell_complete=_complete_language,

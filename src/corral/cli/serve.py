@@ -19,7 +19,7 @@ import click
 import corral
 from corral.cli.board import Board, ask, states
 from corral.cli.failure import ERROR, Failed
-from corral.cli.options import backend_option, complete_file, setting_option
+from corral.cli.options import backend_option, ceiling_option, complete_file, setting_option
 from corral.errors import BackendUnavailableError
 from corral.spec import Spec
 
@@ -92,8 +92,14 @@ data_option = setting_option(
     shell_complete=complete_file,
     help="A virtual environment of this machine for every sandbox, mounted read-only.",
 )
+@ceiling_option(
+    "What sandboxes may reach: none (default), packages, open, or hosts such as a.org,*.b.org:443. Clients can ask for "
+    "less; keys may permit more (`corral key create --network`)."
+)
 @click.option("--keep", is_flag=True, help="On Ctrl-C, leave the sandboxes running without asking.")
-def serve(data_dir: Path | None, key_memory: str, volume_size: str, keep: bool, **given: Any) -> None:
+def serve(
+    data_dir: Path | None, key_memory: str, volume_size: str, keep: bool, ceiling: str | None, **given: Any
+) -> None:
     """Serve sandboxes to Daytona's SDKs.
 
     \b
@@ -108,7 +114,7 @@ def serve(data_dir: Path | None, key_memory: str, volume_size: str, keep: bool, 
     need_server()
     from corral.server import log
     from corral.server.settings import Defaults, ServerLimits, ServerSettings
-    from corral.spec import parse_size
+    from corral.spec import NetworkPolicy, parse_size
 
     settings = ServerSettings(
         limits=ServerLimits(memory_per_key_bytes=parse_size(key_memory, what="--key-memory")),
@@ -120,6 +126,7 @@ def serve(data_dir: Path | None, key_memory: str, volume_size: str, keep: bool, 
         data_folder=data_folder(data_dir),
         version=corral.__version__,
         allowed_hosts=frozenset(given.pop("allowed_hosts")),
+        network=NetworkPolicy.parse(ceiling),
         **given,
     )
     board = Board()

@@ -28,6 +28,10 @@ _NEVER = tuple(
         "::/127", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
     )
 )  # fmt: skip
+# What a range may not overlap, besides, to be of the internet: reserved, for documentation, or leading to IPv4.
+_NOT_PUBLIC = (*_NEVER, *map(ip_network, ("192.0.2.0/24", "192.88.99.0/24", "198.51.100.0/24", "203.0.113.0/24")))
+_PUBLIC_V6 = ip_network("2000::/3")
+_NOT_PUBLIC_V6 = tuple(map(ip_network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
 _NAT64 = ip_network("64:ff9b::/96")
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _EMBEDDING = (_NAT64, ip_network("::/96"), ip_network("::ffff:0:0:0/96"))
@@ -74,6 +78,24 @@ class Rule:
             and address in network
             and self._permits_port(port)
         )
+
+    def covers(self, other: Rule) -> bool:
+        """True if the rule permits all that the other one does."""
+        if self.port not in (None, other.port):
+            return False
+        ours, theirs = self.network, other.network
+        if ours is not None and theirs is not None:
+            return _is_within(theirs, ours)
+        if ours is not None or theirs is not None:
+            return False
+        if self.host.startswith("*."):
+            return other.host.removeprefix("*").endswith(self.host[1:])
+        return self.host == other.host
+
+    @property
+    def is_public(self) -> bool:
+        """True if it permits names, whose addresses are judged, or only addresses of the internet."""
+        return self.network is None or is_public_range(self.network)
 
     def _permits_port(self, port: int | None) -> bool:
         return port is None or self.port is None or self.port == port
@@ -178,3 +200,20 @@ def is_public(address: Address) -> bool:
     if isinstance(plain, IPv6Address) and plain in _LOCAL_NAT64:
         return False
     return plain.is_global and not plain.is_multicast
+
+
+def is_public_range(network: Network) -> bool:
+    """True if every address of the range is one of the internet."""
+    if isinstance(network, IPv6Network):
+        return _is_within(network, _PUBLIC_V6) and not any(_overlap(network, each) for each in _NOT_PUBLIC_V6)
+    return not any(_overlap(network, each) for each in _NOT_PUBLIC)
+
+
+def _is_within(network: Network, other: Network) -> bool:
+    return (
+        network.version == other.version and network.network_address in other and network.prefixlen >= other.prefixlen
+    )
+
+
+def _overlap(network: Network, other: Network) -> bool:
+    return network.version == other.version and (network.network_address in other or other.network_address in network)

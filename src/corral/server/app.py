@@ -20,6 +20,7 @@ from corral.server.fairness import Budget
 from corral.server.lifecycle import Lifecycle
 from corral.server.living import Sandboxes
 from corral.server.log import Metrics
+from corral.server.network import Networks, check_network
 from corral.server.openapi import document
 from corral.server.orphans import adopt
 from corral.server.reconcile import reconcile
@@ -49,8 +50,14 @@ class Server:
             backend, size_bytes=settings.defaults.volume_bytes, per_organisation=settings.limits.volumes
         )
         self.secrets = Secrets(database, Vault(settings.state_folder))
+        self.metrics = Metrics()
+        self.networks = Networks(settings.network, backend=backend, metrics=self.metrics)
         self.lifecycle = Lifecycle(
-            backend=backend, sandboxes=self.sandboxes, snapshots=self.snapshots, secrets=self.secrets
+            backend=backend,
+            sandboxes=self.sandboxes,
+            snapshots=self.snapshots,
+            secrets=self.secrets,
+            networks=self.networks,
         )
         self.guard = Guard(settings)
         door = Doorkeeper(self.keyring, bad_keys_per_minute=settings.limits.bad_keys_per_minute)
@@ -59,7 +66,6 @@ class Server:
         budget = Budget(settings.limits.memory_per_key_bytes)
         self.events = EventHub(door, self.admission, self.sockets, budget)
         self.sessions = SessionMemory(limit_bytes=settings.limits.sessions_bytes)
-        self.metrics = Metrics()
         self.ready = False
         """Whether it has taken over the sandboxes of an earlier server, and is not stopping."""
         self.lost = asyncio.Event()
@@ -95,11 +101,12 @@ async def opened(
 
     Raises:
         BackendUnavailableError: another server uses the data folder, or the backend can't work here.
-        CapabilityError: the backend has no isolation.
+        CapabilityError: the backend has no isolation, or not the network that the settings permit.
     """
     if beginning is None:
         beginning = Beginning(settings, backend or get_backend(settings.backend))
     try:
+        await check_network(settings.network, beginning.backend)
         server = Server(settings, database=beginning.database, backend=beginning.backend)
         begin = time.perf_counter()
         done = await reconcile(server.lifecycle, await beginning.found)

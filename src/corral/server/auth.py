@@ -32,6 +32,7 @@ from corral.server.routing import Identity, Scope
 from corral.server.settings import ServerSettings, find_address
 from corral.server.store.database import Database
 from corral.server.store.rows import Key, Organisation, load_all, new_id
+from corral.spec import NetworkPolicy
 
 SCOPES = ("read", "write", "delete", "run")
 PREFIX = "corral_"
@@ -70,7 +71,9 @@ class Keyring:
         key = self._keys.get(digest)
         if key is None or not hmac.compare_digest(key.digest, digest) or not _is_valid(key):
             return None
-        return Identity(key_id=key.id, organisation_id=key.organisation_id, scopes=frozenset(key.scopes))
+        return Identity(
+            key_id=key.id, organisation_id=key.organisation_id, scopes=frozenset(key.scopes), network=key.network
+        )
 
     def is_valid(self, identity: Identity) -> bool:
         """Whether the key of an identity is still valid."""
@@ -138,8 +141,9 @@ class Keyring:
         scopes: Sequence[str] = SCOPES,
         lifetime_seconds: float | None = None,
         secret: str | None = None,
+        network: NetworkPolicy | None = None,
     ) -> tuple[Key, str]:
-        """A new key, and its secret, which is not stored.
+        """A new key, and its secret, which is not stored. `network` is what its sandboxes may reach at most.
 
         Raises:
             SpecError: an unknown scope, an invalid or taken name, or a chosen secret that is too short.
@@ -169,6 +173,7 @@ class Keyring:
             scopes=[scope for scope in SCOPES if scope in scopes],
             created_at=now,
             expires_at=now + lifetime_seconds if lifetime_seconds is not None else None,
+            network=str(network) if network is not None else None,
         )
         key.save(self._database)
         self._database.sync()

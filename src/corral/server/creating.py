@@ -13,7 +13,7 @@ from corral.server.settings import GIB, Defaults
 from corral.server.store.rows import Sandbox, Snapshot, new_id
 from corral.server.volumes import mounts_of
 from corral.server.wire.control import CreateBuildInfo, CreateSandbox, ResizeSandbox
-from corral.spec import HOME, USER, Resources, Secret, Spec, check_env, check_sizes
+from corral.spec import HOME, USER, NetworkPolicy, Resources, Secret, Spec, check_env, check_sizes
 
 LANGUAGE_LABEL = "code-toolbox-language"
 LANGUAGES = ("python", "javascript", "typescript")
@@ -28,8 +28,11 @@ MAX_LABELS, MAX_ENV = 100, 1000
 
 def refuse_unsupported(wanted: CreateSandbox) -> None:
     """Raises: Fault 501 for features that this server does not support; 400 for options that contradict each other."""
-    if wanted.network_allow_list or wanted.domain_allow_list or wanted.outbound_proxy_url:
-        raise unsupported("network allow lists")
+    if wanted.outbound_proxy_url:
+        raise unsupported(
+            "outboundProxyUrl (sandboxes use the proxy that the server itself is configured for; "
+            "networkAllowList and domainAllowList restrict what they reach)"
+        )
     if wanted.gpu:
         raise unsupported("GPUs")
     if wanted.kvm:
@@ -101,7 +104,6 @@ def make_row(
         state="creating",
         desired_state="started",
         intent="create",
-        network_block_all=bool(wanted.network_block_all),
         auto_stop=_or(wanted.auto_stop_interval, auto_stop),
         auto_pause=wanted.auto_pause_interval or 0,
         auto_archive=archive_after(_or(wanted.auto_archive_interval, defaults.auto_archive_minutes), defaults=defaults),
@@ -141,6 +143,7 @@ def make_spec(
     snapshot: Snapshot | None,
     organisation: str,
     defaults: Defaults,
+    network: NetworkPolicy,
     secrets: tuple[Secret, ...] = (),
 ) -> Spec:
     """The Spec for the backend; `organisation` is the owner's name for `corral sandbox list`. Raises: SpecError.
@@ -170,6 +173,7 @@ def make_spec(
         packages=defaults.packages,
         venv=defaults.venv,
         secrets=secrets,
+        network=network,
         mounts=mounts_of(row.volumes),
     )
 

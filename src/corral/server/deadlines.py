@@ -46,6 +46,7 @@ class Sweeper:
             try:
                 self.sweep(time.time())
                 self._sandboxes.flush()
+                self.note()
                 await self.glance()
                 if time.monotonic() - looked >= _LOOK_SECONDS:
                     looked = time.monotonic()
@@ -72,6 +73,12 @@ class Sweeper:
             log.event("deadline not carried out", level=30, error=error, sandbox=sandbox.id, action=due)
         finally:
             sandbox.is_being_swept = False
+
+    def note(self) -> None:
+        """Log what programs in the background were refused, which belongs to no call."""
+        for sandbox in self._sandboxes:
+            if sandbox.handle is not None:
+                self._sandboxes.after_call(sandbox.handle)
 
     async def glance(self) -> None:
         """Check that each sandbox that does not run still exists: it has no handle that would notice its end."""

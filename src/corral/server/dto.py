@@ -23,6 +23,8 @@ def _common(row: Row, base_url: str) -> dict[str, Any]:
         "labels": row.labels,
         "public": row.public,
         "network_block_all": row.network_block_all,
+        "network_allow_list": row.network_allow_list,
+        "domain_allow_list": row.domain_allow_list,
         "target": row.target,
         "cpu": row.cpu,
         "gpu": 0,

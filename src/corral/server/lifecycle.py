@@ -21,11 +21,13 @@ from corral.server import log, steps
 from corral.server.creating import intent_of_resize
 from corral.server.faults import Fault, conflict
 from corral.server.living import Handle, LivingSandbox, Sandboxes
+from corral.server.network import Networks
+from corral.server.routing import Identity
 from corral.server.secrets import Secrets
 from corral.server.settings import GIB
 from corral.server.snapshots import Snapshots
 from corral.server.store.rows import Sandbox
-from corral.server.wire.control import ResizeSandbox
+from corral.server.wire.control import ResizeSandbox, UpdateSandboxNetworkSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,11 +71,15 @@ class Inventory:
 class Lifecycle:
     """Every change of a sandbox's state. One at a time for each sandbox, under its lock."""
 
-    def __init__(self, *, backend: Backend, sandboxes: Sandboxes, snapshots: Snapshots, secrets: Secrets) -> None:
+    def __init__(
+        self, *, backend: Backend, sandboxes: Sandboxes, snapshots: Snapshots, secrets: Secrets, networks: Networks
+    ) -> None:
         self.backend = backend
         self.sandboxes = sandboxes
         self.snapshots = snapshots
         self.secrets = secrets
+        self.networks = networks
+        sandboxes.adapt, sandboxes.after_call = networks.apply, networks.note_denials
         self.inventory = Inventory(backend)
         self._tasks: set[asyncio.Task[Any]] = set()
         sandboxes.look_after = lambda sandbox, handle: self.spawn(self._look_after(sandbox, handle))
@@ -237,13 +243,15 @@ class Lifecycle:
                 permit()
                 async with self._changing(sandbox, "resume", through="resuming", to="started"):
                     await box.resume()
+                    await self.networks.apply(sandbox, box)
                     await self.sandboxes.end_orphans(sandbox, box)
             else:
                 await self.backend.need("stop")
                 permit()
                 through = "restoring" if before == "archived" else "starting"
                 async with self._changing(sandbox, "start", through=through, to="started"):
-                    sandbox.hold(await self.backend.start(sandbox.engine_id))
+                    box = sandbox.hold(await self.backend.start(sandbox.engine_id)).box
+                    await self.networks.apply(sandbox, box)
                     await self._give_secrets(sandbox)
                     sandbox.may_have_orphans = False
             sandbox.touch()
@@ -315,6 +323,17 @@ class Lifecycle:
         )
         row = sandbox.row
         row.cpu, row.memory, row.disk = resize.cpu or row.cpu, resize.memory or row.memory, resize.disk or row.disk
+
+    @_to_its_end
+    async def change_network(
+        self, sandbox: LivingSandbox, wanted: UpdateSandboxNetworkSettings, *, caller: Identity
+    ) -> None:
+        """Change what it may reach; one that does not run, from its next start on. Raises: as `Networks.ask`."""
+        async with sandbox.locked():
+            self._require(sandbox, "started", "paused", "stopped", "archived")
+            runs = sandbox.row.state in ("started", "paused")
+            box = (await self.sandboxes.connect_now(sandbox)).box if runs else None
+            await self.networks.change(sandbox, wanted, caller=caller, box=box)
 
     def _require(self, sandbox: LivingSandbox, *states: str) -> None:
         if sandbox.row.state not in states:

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -52,6 +52,8 @@ class Handle:
     bounded by `SessionMemory`: without it, the record is read again."""
     watched_terminals: set[str] = field(default_factory=set)
     """Terminals that had a watcher. The first sees all output, later ones only what is new."""
+    denials: int = 0
+    """How many of its network's refusals are in the log."""
     watchers: dict[str, set[asyncio.Event]] = field(default_factory=dict)
     """By terminal: an event for each watcher, set when it has got the end of the output."""
 
@@ -237,7 +239,7 @@ class LivingSandbox:
     def hold(self, box: AsyncSandbox) -> Handle:
         """Make a new handle, for all calls from now on."""
         self.forget_handle()
-        self.handle = handle = Handle(sandbox=self, box=box)
+        self.handle = handle = Handle(sandbox=self, box=box, denials=box.primitives.count_denials())
         self._watch = asyncio.create_task(self._wait_until_gone(handle, box))
         return handle
 
@@ -263,6 +265,8 @@ class LivingSandbox:
         if watch is not None:
             watch.cancel()
         handle, self.handle = self.handle, None
+        if handle is not None:
+            self._sandboxes.after_call(handle)
         return handle
 
     def release(self) -> AsyncSandbox | None:
@@ -310,6 +314,10 @@ class Sandboxes:
         self.listeners: list[Listener] = []
         self.look_after: Callable[[LivingSandbox, Handle | None], asyncio.Task[None]]
         """Finds out what has become of a sandbox that seems to be gone, in a task. Set by `Lifecycle`."""
+        self.adapt: Callable[[LivingSandbox, AsyncSandbox], Awaitable[None]]
+        """Makes a sandbox of an earlier server obey the settings of this one. Set by `Lifecycle`."""
+        self.after_call: Callable[[Handle], None]
+        """Called after each call that used a handle, and now and then. Set by `Lifecycle`."""
         for row in load_all(Sandbox, database):
             self._index(LivingSandbox(row, self))
 
@@ -433,6 +441,7 @@ class Sandboxes:
         finally:
             if activity:
                 sandbox.touch()
+            self.after_call(handle)
 
     async def connect(self, sandbox: LivingSandbox) -> Handle:
         """Its handle, which is opened if necessary, once for all calls that wait. Raises: SandboxGoneError."""
@@ -455,6 +464,7 @@ class Sandboxes:
         row = sandbox.row
         box = await self._backend.connect(sandbox.engine_id)
         try:
+            await self.adapt(sandbox, box)
             if row.state != "paused":
                 await self.end_orphans(sandbox, box)
             if sandbox.is_deleted or row.state in ("destroying", "stopping", "stopped"):  # in the meantime

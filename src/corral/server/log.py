@@ -18,12 +18,12 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from corral import errors
-from corral.results import timestamp
+from corral.results import DenialRule, timestamp
 
 _PATH = re.compile(r"(?<![\w./])/[^\s:;,'\"()]+")
 _OF_THE_HOST = (errors.BackendError, errors.SandboxError, errors.EngineFaultError)
@@ -35,6 +35,7 @@ REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 _FIELDS = "fields"
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 """Others are counted together: a client can invent methods, and each would need memory."""
+_RULES = frozenset(get_args(DenialRule))
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
 
@@ -129,6 +130,7 @@ class Metrics:
         self._buckets: Counter[tuple[str, float]] = Counter()
         self._seconds: Counter[str] = Counter()
         self._count: Counter[str] = Counter()
+        self._denied: Counter[str] = Counter()
         self.sandboxes_made = 0
         self.in_flight = 0
 
@@ -141,6 +143,10 @@ class Metrics:
             if seconds <= bucket:
                 self._buckets[operation, bucket] += 1
 
+    def count_denied(self, rule: str, number: int) -> None:
+        """Count attempts that the network of a sandbox refused."""
+        self._denied[rule if rule in _RULES else "other"] += number
+
     def render(self, *, states: Mapping[str, int], websockets: int) -> str:
         """The text of `/metrics`."""
         lines = _head("corral_sandboxes", "gauge", "Sandboxes by state.")
@@ -151,6 +157,12 @@ class Metrics:
             ("corral_event_listeners", "gauge", "Clients that listen to events.", websockets),
         ):
             lines += [*_head(name, kind, text), f"{name} {value}"]
+        lines += _head(
+            "corral_network_denied_total", "counter", "Attempts that networks of sandboxes refused, by rule."
+        )
+        lines += [
+            f'corral_network_denied_total{{rule="{rule}"}} {self._denied[rule]}' for rule in (*sorted(_RULES), "other")
+        ]
         lines += _head("corral_requests_total", "counter", "Requests that were answered, by operation and status.")
         lines += [
             f'corral_requests_total{{operation="{operation}",method="{method}",status="{status}"}} {number}'

@@ -37,6 +37,8 @@ class Identity:
     key_id: str
     organisation_id: str
     scopes: frozenset[str]
+    network: str | None = None
+    """What its sandboxes may reach at most, as `network=` takes it; None is the server's own."""
 
 
 SANDBOX = web.RequestKey("sandbox", str)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from corral.errors import SpecError
 from corral.requirement import check_packages
+from corral.spec import NetworkPolicy
 
 GIB = 1024**3
 MIB = 1024**2
@@ -107,6 +108,9 @@ class ServerSettings:
     """Serve beyond loopback without TLS."""
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
+    """What sandboxes may reach at most, and what they reach if their clients ask for nothing else. Keys may have their
+    own."""
     limits: ServerLimits = field(default_factory=ServerLimits)
     defaults: Defaults = field(default_factory=Defaults)
     sweep_seconds: float = 1.0

@@ -44,7 +44,7 @@ from corral.inside.nolinks import opened
 from corral.protocol import Backend, Command, DetachedOptions, OnEvent, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo, VolumeInfo
 from corral.sessions.detached import DetachedProgram
-from corral.spec import LimitOptions, Resources, Spec, as_another, check_name
+from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_name
 
 _START_ATTEMPTS = 200
 _GROUND_ATTEMPTS = 5
@@ -171,6 +171,9 @@ class EmbeddedBackend(Backend):
 
     def follow_detached(self, sandbox_id: str, number: int | None, *, follow: bool) -> AsyncIterator[bytes]:
         return detached.follow_one(self.data_folder, sandbox_id, number, follow=follow)
+
+    async def registries(self) -> tuple[str, ...]:
+        return (await find_registries_of(NetworkPolicy("packages"))).rules
 
     async def capabilities(self) -> Capabilities:
         with mapped(op="capabilities"):

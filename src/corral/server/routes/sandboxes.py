@@ -71,6 +71,7 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
     """Create a sandbox. It is started when this returns."""
     wanted: control.CreateSandbox = call.body or control.CreateSandbox()
     server, organisation_id = call.server, call.organisation_id
+    await server.networks.prepare(wanted, caller=call.identity)  # before: nothing waits between recalling and creating
     token = digest_token(call.request.headers.get("Idempotency-Key"))
     if token and (known := await server.lifecycle.recall(token, organisation_id=organisation_id)) is not None:
         return _show(call, known.row)
@@ -91,10 +92,16 @@ async def create_sandbox(call: ApiCall) -> control.Sandbox:
         wanted, organisation_id=organisation_id, snapshot=snapshot, defaults=server.settings.defaults, secrets=secrets,
         volumes=volumes,
     )  # fmt: skip
+    server.networks.ask(row, wanted, caller=call.identity)
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
-    given = server.secrets.for_sandbox(row)
+    network, given = server.networks.policy_of(row), server.secrets.for_sandbox(row)
     spec = make_spec(
-        row, snapshot=snapshot, organisation=_organisation(call), defaults=server.settings.defaults, secrets=given
+        row,
+        snapshot=snapshot,
+        organisation=_organisation(call),
+        defaults=server.settings.defaults,
+        secrets=given,
+        network=network,
     )
     row.request_token = token
     await server.lifecycle.create(row, lambda: server.lifecycle.backend.create(spec))
@@ -215,6 +222,14 @@ async def resize_sandbox(call: ApiCall) -> control.Sandbox:
     return _show(call, sandbox.row)
 
 
+@TABLE.add("POST", _ONE + "/network-settings", body=control.UpdateSandboxNetworkSettings)
+async def update_network_settings(call: ApiCall) -> control.Sandbox:
+    """Change what a sandbox may reach. Connections that are no longer permitted end."""
+    sandbox = call.find_sandbox()
+    await call.server.lifecycle.change_network(sandbox, call.body, caller=call.identity)
+    return _show(call, sandbox.row)
+
+
 @TABLE.add("POST", _ONE + "/fork", body=control.ForkSandbox, body_optional=True)
 async def fork_sandbox(call: ApiCall) -> control.Sandbox:
     """Create a second sandbox from the files of this one."""
@@ -229,6 +244,7 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
         name=call.body.name if call.body is not None else None,
         user=source.user, env=source.env, labels=source.labels, public=source.public, target=source.target,
         cpu=source.cpu, memory=source.memory, disk=source.disk, network_block_all=source.network_block_all,
+        network_allow_list=source.network_allow_list, domain_allow_list=source.domain_allow_list,
         auto_stop_interval=source.auto_stop, auto_pause_interval=source.auto_pause,
         auto_archive_interval=source.auto_archive, auto_delete_interval=source.auto_delete,
     )  # fmt: skip
@@ -240,10 +256,17 @@ async def fork_sandbox(call: ApiCall) -> control.Sandbox:
     )  # fmt: skip
     row.snapshot, row.set_env = source.snapshot, dict(source.set_env)
     row.git_hosts = list(source.git_hosts)  # its files are the same, and so are their remotes
+    await server.networks.prepare(wanted, caller=call.identity)
+    server.networks.ask(row, wanted, caller=call.identity)
     check_quota(server, row.organisation_id, sandboxes=1, cpu=row.cpu, memory=row.memory, disk=row.disk)
-    given = server.secrets.for_sandbox(row)
+    network, given = server.networks.policy_of(row), server.secrets.for_sandbox(row)
     spec = make_spec(
-        row, snapshot=None, organisation=_organisation(call), defaults=server.settings.defaults, secrets=given
+        row,
+        snapshot=None,
+        organisation=_organisation(call),
+        defaults=server.settings.defaults,
+        secrets=given,
+        network=network,
     )
 
     async def copy() -> AsyncSandbox:

@@ -26,7 +26,6 @@ _CONTROL: tuple[tuple[str, Method, str, str, Scope], ...] = (
     ("get_region_quota_by_sandbox_id", "GET", _ONE + "/region-quota", _RUNNERS, "read"),
     ("update_sandbox_state", "PUT", _ONE + "/state", _RUNNERS, "write"),
     ("get_sandboxes_for_runner", "GET", "/sandbox/for-runner", _RUNNERS, "read"),
-    ("update_network_settings", "POST", _ONE + "/network-settings", "changing network settings", "write"),
     ("get_signed_port_preview_url", "GET", _ONE + "/ports/{port}/signed-preview-url", "previews", "read"),
     ("expire_signed_port_preview_url", "POST", _ONE + "/ports/{port}/signed-preview-url/{token}/expire",
      "previews", "write"),

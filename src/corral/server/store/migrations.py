@@ -110,4 +110,11 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE sandboxes ADD COLUMN volumes TEXT NOT NULL DEFAULT '[]';
     """,
+    # 7: what sandboxes may reach, and what keys permit
+    """
+    ALTER TABLE sandboxes ADD COLUMN network_allow_list TEXT;
+    ALTER TABLE sandboxes ADD COLUMN domain_allow_list TEXT;
+    ALTER TABLE sandboxes ADD COLUMN network_ceiling TEXT;
+    ALTER TABLE keys ADD COLUMN network TEXT;
+    """,
 )

@@ -98,6 +98,8 @@ class Key(Row, kw_only=True):
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    network: str | None = None
+    """What its sandboxes may reach at most, as `network=` takes it; None is the server's own."""
 
 
 class Sandbox(Row, kw_only=True):
@@ -129,6 +131,10 @@ class Sandbox(Row, kw_only=True):
     """A change that was not finished; undone or repeated at the next start."""
     error_reason: str | None = None
     network_block_all: bool = False
+    network_allow_list: str | None = None
+    domain_allow_list: str | None = None
+    network_ceiling: str | None = None
+    """What the key that asked may reach at most, as `network=` takes it; None is the server's own."""
     auto_stop: int
     auto_pause: int = 0
     auto_archive: int

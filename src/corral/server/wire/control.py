@@ -16,6 +16,8 @@ Gibibytes = Annotated[int, Meta(ge=1, le=65536)]
 Minutes = Annotated[int, Meta(ge=0, le=10_000_000)]
 MinutesOrNever = Annotated[int, Meta(ge=-10_000_000, le=10_000_000)]
 """Any number below 0 means never."""
+AllowList = Annotated[str, Meta(max_length=8192)]
+"""Entries separated by commas."""
 ShortText = Annotated[str, Meta(max_length=4096)]
 
 SandboxState = Literal[
@@ -70,8 +72,8 @@ class CreateSandbox(Model, kw_only=True):
     public: bool | None = None
     network_block_all: bool | None = None
     kvm: bool | None = None
-    network_allow_list: str | None = None
-    domain_allow_list: str | None = None
+    network_allow_list: AllowList | None = None
+    domain_allow_list: AllowList | None = None
     outbound_proxy_url: str | None = None
     otel_endpoint_override: str | None = None
     target: ShortText | None = None
@@ -93,6 +95,14 @@ class CreateSandbox(Model, kw_only=True):
     secrets: list[dict[str, str]] | None = None
 
 
+class UpdateSandboxNetworkSettings(Model, kw_only=True):
+    """What a sandbox may reach; omitted fields stay, as far as they agree with those that are given."""
+
+    network_block_all: bool | None = None
+    network_allow_list: AllowList | None = None
+    domain_allow_list: AllowList | None = None
+
+
 class SandboxListItem(Model, kw_only=True):
     """A sandbox in a list."""
 
@@ -104,6 +114,8 @@ class SandboxListItem(Model, kw_only=True):
     labels: dict[str, str]
     public: bool
     network_block_all: bool
+    network_allow_list: str | None = None
+    domain_allow_list: str | None = None
     target: str
     cpu: int
     gpu: int
