@@ -182,6 +182,9 @@ HERE: dict[str, Check] = {
     "get_volume_by_name": lambda w: w.daytona.volume.get((made := w.volume()).name).id == made.id,
     "delete_volume": lambda w: w.daytona.volume.delete(w.volume()) is None and bool(w.volumes.pop()),
     "update_sandbox_secrets": lambda w: w.box.update_secrets({}) is None,
+    "update_network_settings": lambda w: (
+        w.box.update_network_settings(network_block_all=True) is None and w.box.network_block_all is True
+    ),
 }
 NOT_HERE: dict[str, Check] = {
     "get_build_logs_url": lambda w: w.box._sandbox_api.get_build_logs_url(w.box.id),
@@ -191,7 +194,6 @@ NOT_HERE: dict[str, Check] = {
     "create_ssh_access": lambda w: w.box.create_ssh_access(),
     "revoke_ssh_access": lambda w: w.box.revoke_ssh_access("token"),
     "validate_ssh_access": lambda w: w.box.validate_ssh_access("token"),
-    "update_network_settings": lambda w: w.box.update_network_settings(network_block_all=True),
     "get_push_access": lambda w: w.daytona._object_storage_api.get_push_access(),
     "list_warm_pools": lambda w: w.daytona.warm_pool.list(),
     "create_warm_pool": lambda w: daytona_api_client.WarmPoolsApi(api(w)).create_warm_pool(
