@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from corral.inside.nolinks import open_path, opened
+from corral.inside.nolinks import opened
 
 RULES: Final = frozenset(
     ("policy", "private", "no network", "connections", "rate", "bytes", "tls", "host", "secret", "protocol")
@@ -113,7 +113,7 @@ def show_host(host: str) -> str:
 
 def _open(path: str | os.PathLike[str]) -> int | None:
     try:
-        descriptor = open_path(os.fspath(path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

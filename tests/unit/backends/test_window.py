@@ -14,6 +14,7 @@ if sys.platform != "linux":
 
 from corral.backends.embedded import window
 from corral.backends.embedded.registries import Registries
+from corral.network import denials
 from corral.network.denials import DenialLog
 from corral.network.settings import Upstream
 
@@ -91,14 +92,15 @@ def test_sandboxes_of_earlier_versions_have_no_network() -> None:
 
 
 def test_denials_are_read_from_the_sandboxs_folder(tmp_path: Path) -> None:
-    assert (window.count_denials(tmp_path), window.denials_since(tmp_path, 0)) == (0, ())
-    descriptor = os.open(tmp_path / "denials", os.O_RDWR | os.O_CREAT, 0o600)
+    file = tmp_path / "denials"
+    assert (denials.count(file), window.read_denials(file, since=0)) == (0, ())
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         log = DenialLog(descriptor)
         for _ in range(3):
             log.add("example.org", 443, "policy")
     finally:
         os.close(descriptor)
-    assert window.count_denials(tmp_path) == 3
-    (denial,) = window.denials_since(tmp_path, 1)
+    assert denials.count(file) == 3
+    (denial,) = window.read_denials(file, since=1)
     assert (denial.host, denial.port, denial.rule, denial.count) == ("example.org", 443, "policy", 2)

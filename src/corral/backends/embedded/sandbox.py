@@ -29,9 +29,11 @@ from corral.engine.errors import EngineError, GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.state import DataFolder, read_state
+from corral.engine.window import DENIALS
 from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError, SandboxStoppedError
 from corral.inside.nolinks import opened
 from corral.languages import Language
+from corral.network import denials
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import Denial, SandboxInfo, SandboxState, SandboxUsage
 from corral.sessions.record import Recorded, RecordInfo
@@ -109,8 +111,9 @@ class EmbeddedSandbox(SandboxPrimitives):
         self._grip = grip
         self._data_folder = data_folder
         self._root = root
-        self._proxy_port = proxy_port
+        self._network_env = _network_env(spec, proxy_port)
         self._folder = DataFolder(data_folder).folder(sandbox_id)
+        self._denials = self._folder / DENIALS
         self._made_by = os.getpid()
         self._created = time.time()
         self._deadline: float | None = None
@@ -201,8 +204,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             "PYTHONUNBUFFERED": "1",
             "PIP_BREAK_SYSTEM_PACKAGES": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            **certificates.variables(self.spec),
-            **window.variables(self.spec.network, self._proxy_port),
+            **self._network_env,
             **self._env,
         }
 
@@ -423,15 +425,15 @@ class EmbeddedSandbox(SandboxPrimitives):
             with opened(window.make_settings(spec, registries).to_memfd()) as given:
                 reply = await self._grip.ask(message, (given,))
             answer = check(await seam.answer(reply))
-        self._proxy_port = answer["proxy_port"]
+        self._network_env = _network_env(spec, answer["proxy_port"])
         self._env = env
         self.spec = spec
 
     def count_denials(self) -> int:
-        return window.count_denials(self._folder)
+        return denials.count(self._denials)
 
     def denials_since(self, count: int) -> Sequence[Denial]:
-        return window.denials_since(self._folder, count)
+        return window.read_denials(self._denials, since=count)
 
     async def _ask_holder(
         self, operation: str, lost: Callable[[wire.Message], object] | None = None, **message: object
@@ -449,6 +451,11 @@ class EmbeddedSandbox(SandboxPrimitives):
             if not self._grip.owned and (read_state(self._folder) or {}).get("stopped"):
                 raise stopped_error(self.id, operation) from None
             raise
+
+
+def _network_env(spec: Spec, proxy_port: int | None) -> dict[str, str]:
+    """What programs inside need to know of their network; the same for each, until the network changes."""
+    return {**certificates.variables(spec), **window.variables(spec.network, proxy_port)}
 
 
 def check_limits(resources: Resources, limits: LimitOptions) -> tuple[Resources, dict[str, Any]]:

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from corral.backends.embedded.registries import Registries
-from corral.engine.window import DENIALS
 from corral.errors import BackendUnavailableError
 from corral.network import denials
 from corral.network.inner import ADDRESS
@@ -93,12 +92,7 @@ def policy_from(stored: dict[str, Any] | None) -> NetworkPolicy:
     return NetworkPolicy(stored["mode"], tuple(stored["hosts"]), NetworkLimits(**stored["limits"]))
 
 
-def count_denials(folder: Path) -> int:
-    """How many attempts of the sandbox with this folder were refused so far."""
-    return denials.count(folder / DENIALS)
-
-
-def denials_since(folder: Path, count: int) -> Sequence[Denial]:
-    """What was refused after the first `count`."""
-    found = denials.read_since(folder / DENIALS, count)
+def read_denials(file: Path, *, since: int) -> Sequence[Denial]:
+    """What was refused after the first `since`, from a sandbox's file of denials."""
+    found = denials.read_since(file, since)
     return tuple(Denial(each.host, each.port, each.rule, each.count) for each in found)
