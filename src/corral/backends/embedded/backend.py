@@ -52,7 +52,7 @@ _GROUND_ATTEMPTS = 5
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
-    "resize", "dial", "expose", "volumes", "set_network",
+    "resize", "dial", "expose", "volumes", "set_network", "denials",
 }  # fmt: skip
 
 

@@ -237,6 +237,7 @@ def _describe(sandbox_id: str, info: dict[str, Any], state: SandboxState, second
         created=float(info["created"]),
         deadline=seconds_left,
         labels=info.get("labels", {}),
+        network=str(window.policy_from(info.get("spec", {}).get("network"))),
     )
 
 

@@ -318,12 +318,14 @@ class EmbeddedSandbox(SandboxPrimitives):
                 await self._ping()
             left = self._deadline - time.monotonic() if self._deadline is not None else None
             state: SandboxState = "paused" if self.is_paused else "running"
-            return SandboxInfo(self.id, self.backend, self.spec.name, state, self._created, left, labels)
+            network = str(self.spec.network)
+            return SandboxInfo(self.id, self.backend, self.spec.name, state, self._created, left, labels, network)
         with mapped(sandbox_id=self.id, op="info"), self._noticing_stop("info"):
             answer = check(await seam.answer(await self._grip.ask({"op": "info"})))
         info = answer["info"]
         state = "paused" if answer.get("paused") else "running"
-        return SandboxInfo(self.id, self.backend, info["name"], state, info["created"], answer["seconds_left"], labels)
+        left, network = answer["seconds_left"], str(window.policy_from(info.get("spec", {}).get("network")))
+        return SandboxInfo(self.id, self.backend, info["name"], state, info["created"], left, labels, network)
 
     # Recorded programs: the keeper writes their records, so that they outlive this process.
 

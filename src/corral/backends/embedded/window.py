@@ -15,7 +15,7 @@ from corral.network import denials
 from corral.network.inner import ADDRESS
 from corral.network.settings import GateLimits, GateSettings, SettingsError, Upstream
 from corral.results import Denial
-from corral.spec import NetworkLimits, NetworkPolicy, Spec
+from corral.spec import NetworkPolicy, Spec
 
 MODES = ("none", "packages", "allow", "open")
 _NEVER_PROXIED = "localhost,127.0.0.1,::1"
@@ -82,14 +82,12 @@ def variables(policy: NetworkPolicy, proxy_port: int | None) -> dict[str, str]:
 
 def describe(policy: NetworkPolicy) -> dict[str, Any]:
     """A policy as it is stored."""
-    return asdict(policy)
+    return policy.to_json()
 
 
 def policy_from(stored: dict[str, Any] | None) -> NetworkPolicy:
     """The inverse. Sandboxes of earlier versions have none."""
-    if stored is None:
-        return NetworkPolicy()
-    return NetworkPolicy(stored["mode"], tuple(stored["hosts"]), NetworkLimits(**stored["limits"]))
+    return NetworkPolicy() if stored is None else NetworkPolicy.from_json(stored)
 
 
 def read_denials(file: Path, *, since: int) -> Sequence[Denial]:
