@@ -130,6 +130,8 @@ loopback = serve(web, "93.184.215.15", 80, name="example.com")
 with Sandbox(network=["example.org:80", "10.0.0.7"]) as box:
     tell(name=get(box, "example.org"), address=get(box, "10.0.0.7", 8080))
     tell(other=get(box, "example.com"), port=get(box, "example.org", 81))
+    ask = "socket.getaddrinfo('example.org', 80, socket.AF_INET, 0, 0, socket.AI_ADDRCONFIG)"
+    tell(own_kind=box.run_code(f"import socket; print({ask}[0][4][0])").stdout)
     tell(environment=box.exec("env").stdout)
     tell(twice=[get(box, "example.org"), len(gates())])
     with box.fork() as copy:
@@ -145,6 +147,7 @@ tell(after=wait_until(lambda: not gates()))
     assert told["other"] == ["no name", [["example.com", None, "policy"]]]
     assert told["port"][1] == [["example.org", 81, "policy"]]
     assert "PROXY" not in told["environment"].upper()
+    assert told["own_kind"].startswith("198.18.")
     assert told["twice"][0][0].endswith("200 OK")
     assert told["twice"][1] == 1
     assert told["fork"][0].endswith("200 OK")

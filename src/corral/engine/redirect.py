@@ -1,4 +1,4 @@
-"""How TCP connections of a sandbox come to its window: routes, and one rule of nf_tables for each family.
+"""How TCP connections of a sandbox come to its window: an address, routes, and a rule of nf_tables for each family.
 
 Every address is routed to loopback, as if it were the sandbox's own. Then nf_tables' tproxy gives each connection to
 an address that is not loopback to a listener, without rewriting it: so no connection has to be tracked, which would
@@ -22,7 +22,8 @@ _BACKLOG: Final = 128
 _SOL_IPV6, _IP_TRANSPARENT, _IPV6_TRANSPARENT = 41, 19, 75
 
 # rtnetlink
-_NEW_ROUTE, _LOCAL_TABLE, _HOST_SCOPE, _BOOT, _LOCAL = 24, 255, 254, 3, 2
+_NEW_ADDRESS, _NEW_ROUTE, _LOCAL_TABLE, _HOST_SCOPE, _BOOT, _LOCAL = 20, 24, 255, 254, 3, 2
+_ADDRESS, _LOCAL_ADDRESS = 1, 2
 _DEVICE, _PREFERRED_SOURCE = 4, 7
 _LOOPBACK = 1
 """The number that the interface has in every network namespace."""
@@ -38,6 +39,9 @@ _EQUAL, _NOT_EQUAL = 0, 1
 _FIRST, _SECOND = 1, 2
 """Registers."""
 _NAME = b"corral\0"
+_DUMMY_ADDRESS = "192.0.0.8"
+"""Of RFC 7600. Programs that ask only for addresses of a kind that the machine has itself (`AI_ADDRCONFIG`) don't count
+loopback's: without another one they would get none."""
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -83,8 +87,8 @@ def install(*listeners: socket.socket) -> None:
     ends = tuple(listener.getsockname()[:2] for listener in listeners)
     batch, answers = _USUAL if ends == _USUAL_ENDS else _make_batch(ends)
     netlink.exchange(netlink.NETFILTER, batch, answers=answers)
-    routes = b"".join(_ROUTE_V6 if ":" in host else _ROUTE_V4 for host, _ in ends)
-    netlink.exchange(netlink.ROUTE, routes, answers=len(ends))
+    routes = [_ROUTE_V6 if ":" in host else _ROUTE_V4 for host, _ in ends]
+    netlink.exchange(netlink.ROUTE, b"".join((_OWN_ADDRESS, *routes)), answers=1 + len(ends))
 
 
 def _make_route(source: str) -> bytes:
@@ -94,6 +98,14 @@ def _make_route(source: str) -> bytes:
     body += attribute(_DEVICE, struct.pack("=I", _LOOPBACK))
     body += attribute(_PREFERRED_SOURCE, socket.inet_pton(family, source))
     return netlink.message(_NEW_ROUTE, netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE, body)
+
+
+def _make_address(address: str) -> bytes:
+    """One more address of loopback, beside 127.0.0.1."""
+    packed = socket.inet_pton(socket.AF_INET, address)
+    body = struct.pack("=4BI", socket.AF_INET, 32, 0, _HOST_SCOPE, _LOOPBACK)
+    body += attribute(_LOCAL_ADDRESS, packed) + attribute(_ADDRESS, packed)
+    return netlink.message(_NEW_ADDRESS, netlink.ACK | netlink.CREATE | netlink.EXCLUSIVE, body)
 
 
 def _make_rule(host: str, port: int) -> list[bytes]:
@@ -146,6 +158,7 @@ def _compare(operation: int, value: bytes) -> bytes:
 
 
 # Made once, by the launcher: in a process that was just forked, each object that is touched costs a copied page.
+_OWN_ADDRESS = _make_address(_DUMMY_ADDRESS)
 _ROUTE_V4, _ROUTE_V6 = _make_route("127.0.0.1"), _make_route("::1")
 _USUAL_ENDS: _Ends = ((ADDRESS, PROXY_PORT), (ADDRESS_V6, PROXY_PORT))
 _USUAL = _make_batch(_USUAL_ENDS)
