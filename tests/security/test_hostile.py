@@ -1,6 +1,7 @@
 """The hostile suite against the embedded engine, as root and as an ordinary user: one test for each probe.
 
-The probes of a mode are asked of one process of that user, which keeps its sandboxes, neighbour and canaries.
+The probes of a mode are asked of one process of that user, which keeps its sandboxes, neighbour and canaries. It asks
+another one for those of windows, which runs on a test ground of its own.
 """
 
 import os
@@ -11,14 +12,15 @@ from typing import get_args
 
 import pytest
 
-from corral.testing.hostile import ALL, Probe
+from corral.testing.hostile import ALL, WINDOW, Probe
 from corral.testing.hostile.probe import Area, Severity
 from support.asked import Asked, asking
 from support.user import open_ordinary_user
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the embedded engine is Linux only")
 
-NAMES = [probe.name for probe in ALL]
+EVERY = (*ALL, *WINDOW)
+NAMES = [probe.name for probe in EVERY]
 SUITE = ("-m", "corral.testing.hostile", "-")
 
 
@@ -59,13 +61,18 @@ def test_contained_as_an_ordinary_user(name: str, as_user: Asked) -> None:
 
 def test_suite_covers_every_area_with_unique_probes() -> None:
     assert len(set(NAMES)) == len(NAMES) >= 70
-    assert {probe.area for probe in ALL} == set(get_args(Area))
-    assert {probe.severity for probe in ALL} <= set(get_args(Severity))
+    assert {probe.area for probe in EVERY} == set(get_args(Area))
+    assert {probe.severity for probe in EVERY} <= set(get_args(Severity))
 
 
 def test_probe_without_a_defence_is_refused() -> None:
     with pytest.raises(ValueError, match="the defence that stops it"):
         Probe("name", "escape", "", "print(1)", area="files")
+
+
+def test_window_is_attacked_on_the_test_ground_alone() -> None:
+    assert {probe.area for probe in WINDOW} == {"window"}
+    assert "window" not in {probe.area for probe in ALL}
 
 
 @pytest.mark.parametrize("probe", [probe for probe in ALL if probe.area == "network"], ids=lambda probe: probe.name)

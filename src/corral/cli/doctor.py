@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
@@ -17,7 +17,7 @@ from corral.cli.checkup import Finding, Mark, examine
 from corral.cli.display import Progress, Style, columns, paint, plain, print_table, unicode_wanted
 from corral.cli.options import json_option
 from corral.cli.run import to_json
-from corral.testing.hostile import Outcome, Report, Verdict
+from corral.testing.hostile import Outcome, Probe, Report, Verdict
 
 T = TypeVar("T")
 
@@ -117,16 +117,17 @@ def _show_plan() -> int:
 
 
 def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
-    from corral.testing.hostile import ALL
+    from corral.testing.hostile import ALL, WINDOW
 
-    unknown = set(names) - {probe.name for probe in ALL}
+    every = (*ALL, *WINDOW)
+    unknown = set(names) - {probe.name for probe in every}
     if unknown:
-        known = [probe.name for probe in ALL]
+        known = [probe.name for probe in every]
         within = [name for name in known if min(unknown) in name]
         near = within[:3] or difflib.get_close_matches(min(unknown), known, n=3)
         remedy = f"did you mean {', '.join(near)}?" if near else f"the probes are {', '.join(sorted(known))}"
         raise click.UsageError(f"no such probe: {', '.join(sorted(unknown))}; {remedy}")
-    probes = [probe for probe in ALL if not names or probe.name in names]
+    probes = [probe for probe in every if not names or probe.name in names]
     progress = Progress()
     seen: list[Outcome] = []
 
@@ -146,17 +147,29 @@ def _prove(names: tuple[str, ...], *, as_json: bool) -> int:
     return 0 if report.ok else 1
 
 
-async def _attack(probes: list[Any], tell: Any) -> Report:
+async def _attack(probes: list[Probe], tell: Callable[[Outcome], None]) -> Report:
+    """Attack a sandbox here, and then windows on the test ground, where nothing leads out."""
     from corral.backends.embedded.settings import default_data_folder
     from corral.client.registry import get_backend
     from corral.client.sandbox import AsyncSandbox
     from corral.testing.hostile import RESOURCES, plant, prove, soft_limits
+    from corral.testing.hostile.onground import besiege_on_ground
 
-    soft = soft_limits(await get_backend("embedded").capabilities())
-    with await asyncio.to_thread(plant, data_folder=str(default_data_folder())) as canaries:
-        return await prove(
-            lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries, probes=probes, on_progress=tell, soft=soft
-        )
+    here = [probe for probe in probes if probe.area != "window"]
+    outcomes: list[Outcome] = []
+    if here:
+        soft = soft_limits(await get_backend("embedded").capabilities())
+        with await asyncio.to_thread(plant, data_folder=str(default_data_folder())) as canaries:
+            report = await prove(
+                lambda: AsyncSandbox(resources=RESOURCES), canaries=canaries, probes=here, on_progress=tell, soft=soft
+            )
+            outcomes += report.outcomes
+    async with besiege_on_ground(default_data_folder()) as siege:
+        for probe in probes:
+            if probe.area == "window":
+                outcomes.append(await siege.try_probe(probe))
+                tell(outcomes[-1])
+    return Report(tuple(outcomes))
 
 
 def _show_report(report: Report) -> None:

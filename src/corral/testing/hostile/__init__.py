@@ -25,15 +25,17 @@ from corral.testing.hostile import (
 from corral.testing.hostile.canary import Canaries, plant
 from corral.testing.hostile.probe import Finding, HostView, Probe, Verdict
 from corral.testing.hostile.run import RESOURCES, Outcome, Report, besiege, prove
+from corral.testing.hostile.window import WINDOW
 
 __all__ = [
-    "ALL", "RESOURCES", "Canaries", "Finding", "HostView", "Outcome", "Probe", "Report", "Verdict", "besiege", "plant",
+    "ALL", "RESOURCES", "WINDOW", "Canaries", "Finding", "HostView", "Outcome", "Probe", "Report", "Verdict",
+    "besiege", "plant",
     "prove", "soft_limits",
 ]  # fmt: skip
 
 _AREAS = (files, traps, kernel, proc, memory, resources, counters, network, lifetime, terminal, lateral)
 ALL: tuple[Probe, ...] = tuple(value for area in _AREAS for value in vars(area).values() if isinstance(value, Probe))
-"""All probes of these modules."""
+"""All probes of these modules. Those of windows are apart (`WINDOW`): they need the test ground (`onground.py`)."""
 
 
 def soft_limits(capabilities: Capabilities) -> frozenset[str]:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,20 @@ class Canaries:
     words: tuple[str, ...]
     folders: tuple[str, ...]
     """Folders of this host that must not be in a sandbox, among them the data folder."""
+    more_targets: dict[str, Any] = field(default_factory=dict)
+    """What probes on the test ground attack besides."""
+    heard: dict[str, bytearray] = field(default_factory=dict)
+    """What the permitted servers of the test ground received since the probe began, by "name:port"."""
+    more_secrets: list[str] = field(default_factory=list)
+    """Values that a gate has, and no sandbox."""
+    more_checks: list[Callable[[], list[str]]] = field(default_factory=list)
+    """Each describes what else was touched since its last call."""
     _reported: set[str] = field(default_factory=set)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """The texts that must never be in any output."""
-        return (*self.files.values(), self.env_secret)
+        return (*self.files.values(), self.env_secret, *self.more_secrets)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -58,6 +66,7 @@ class Canaries:
             "tcp_port": self.listeners[0].getsockname()[1],
             "udp_port": self.datagrams.getsockname()[1],
             "abstract": self.abstract,
+            **self.more_targets,
         }
 
     def find_touched(self) -> list[str]:
@@ -71,6 +80,8 @@ class Canaries:
                 found.append(f"{path.name}: {error.strerror}")
         if self.process.poll() is not None:
             found.append("the host's process was ended")
+        for check in self.more_checks:
+            found += check()
         news = [text for text in found if text not in self._reported]
         self._reported.update(text for text in news if "connections" not in text)
         return news
@@ -82,7 +93,7 @@ class Canaries:
                 while True:
                     listener.accept()[0].close()
                     count += 1
-            yield "abstract socket" if listener.family == socket.AF_UNIX else "loopback port", count
+            yield _name(listener), count
         count = 0
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -182,6 +193,13 @@ def _describe_host(data_folder: Path | str | None) -> tuple[tuple[str, ...], tup
     if len(name) > 3 and name not in ("corral", "localhost"):
         words.add(name)
     return tuple(sorted(words)), tuple(sorted(folder for folder in folders if folder.count("/") > 1))
+
+
+def _name(listener: socket.socket) -> str:
+    if listener.family == socket.AF_UNIX:
+        return "abstract socket"
+    host, port = listener.getsockname()[:2]
+    return "loopback port" if host in ("127.0.0.1", "::1") else f"forbidden address {host}:{port}"
 
 
 def _listen(family: int, address: tuple[str, int] | str) -> socket.socket:

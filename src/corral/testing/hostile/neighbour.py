@@ -6,15 +6,13 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from corral.base.process import AsyncProcess
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.waiting import cancel_all
-
-MakeSandbox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
+from corral.testing.hostile.probe import MakeSandbox
 
 VICTIM_PORT = 47321
 _READY_SECONDS = 15.0

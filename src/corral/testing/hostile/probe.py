@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -18,7 +19,7 @@ from corral.client.sandbox import AsyncSandbox
 from corral.results import ExecResult
 from corral.testing.hostile.canary import Canaries
 
-Area = Literal["files", "kernel", "proc", "resources", "network", "lifetime", "terminal", "lateral"]
+Area = Literal["files", "kernel", "proc", "resources", "network", "lifetime", "terminal", "lateral", "window"]
 Severity = Literal["escape", "host_leak", "lateral", "host_dos", "neighbour_dos", "info"]
 
 GRACE_SECONDS = 3.0
@@ -73,6 +74,8 @@ class Scene:
 Expect = Callable[[ExecResult, HostView], Finding | None]
 """The host's judgement; None if the verdict that the program printed decides."""
 
+MakeSandbox = Callable[[], AbstractAsyncContextManager[AsyncSandbox]]
+
 After = Callable[[Scene], Awaitable[Finding | None]]
 """What the host does after the program, such as reading a file that is a trap; None if nothing was wrong."""
 
@@ -104,6 +107,8 @@ class Probe:
     """Only a hard limit stops it, or device nodes of the sandbox's own: sampling does not see what it takes."""
     expect: Expect | None = None
     after: After | None = None
+    make: MakeSandbox | None = None
+    """Opens the sandbox that it needs instead of the usual one."""
 
     def __post_init__(self) -> None:
         if not self.code.strip() or not self.what_stops_it:

@@ -19,12 +19,13 @@ from corral.errors import CapabilityError, CorralError, InvalidCommandError, San
 from corral.results import ExecResult, OutputChunk
 from corral.spec import Resources
 from corral.testing.hostile.canary import Canaries, check_host_works, find_processes
-from corral.testing.hostile.neighbour import VICTIM_PORT, MakeSandbox, Neighbour, open_neighbour
+from corral.testing.hostile.neighbour import VICTIM_PORT, Neighbour, open_neighbour
 from corral.testing.hostile.prelude import compose, compose_python
 from corral.testing.hostile.probe import (
     GRACE_SECONDS,
     Finding,
     HostView,
+    MakeSandbox,
     Probe,
     Scene,
     Verdict,
@@ -115,14 +116,17 @@ async def prove(
 
 @contextlib.asynccontextmanager
 async def besiege(
-    sandbox: AsyncSandbox, *, canaries: Canaries, make: MakeSandbox | None = None, soft: frozenset[str] = frozenset()
-) -> AsyncIterator[Siege]:
+    sandbox: AsyncSandbox, *, canaries: Canaries, make: MakeSandbox | None = None, soft: frozenset[str] = frozenset(),
+    make_neighbour: MakeSandbox | None = None,
+) -> AsyncIterator[Siege]:  # fmt: skip
     """Attack a sandbox with one probe at a time; takes and raises the same as `prove`.
 
-    Without `make`, the probes that need a second sandbox stay unproven.
+    Without `make`, the probes that need a second sandbox stay unproven. `make_neighbour` opens the neighbour, if that
+    is to be of another kind.
     """
     async with contextlib.AsyncExitStack() as stack:
-        neighbour = await stack.enter_async_context(open_neighbour(make)) if make is not None else None
+        beside = make_neighbour or make
+        neighbour = await stack.enter_async_context(open_neighbour(beside)) if beside is not None else None
         siege = Siege(sandbox, canaries, make, neighbour, stack, soft)
         if (lack := await siege.ask_control(sandbox)) is not None:
             raise CorralError(f"the sandbox can't run a harmless program: {lack}", sandbox_id=sandbox.id, op="attack")
@@ -150,6 +154,8 @@ class Siege:
 
     async def try_probe(self, probe: Probe) -> Outcome:
         """Run one probe and judge it."""
+        for heard in self.canaries.heard.values():
+            heard.clear()
         started = time.monotonic()
         patience = probe.timeout + _PATIENCE_SECONDS
         try:
@@ -164,12 +170,13 @@ class Siege:
     async def _try_where_it_belongs(self, probe: Probe) -> Finding:
         if probe.victim and self.neighbour is None:
             return unproven("no neighbour to attack")
-        if not probe.alone:
+        make = probe.make or self.make
+        if not probe.alone and probe.make is None:
             return await self._run(probe, await self._renew(), _new_token())
-        if self.make is None:
+        if make is None:
             return unproven("no second sandbox can be made for this probe")
         token = _new_token()
-        async with self.make() as sandbox:
+        async with make() as sandbox:
             await sandbox.files.exists("/")  # start the file agent, so that it can be attacked
             finding = await self._run(probe, sandbox, token)
         left = await self._wait_until_gone(token)
