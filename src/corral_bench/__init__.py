@@ -43,12 +43,14 @@ _QUICK_SCALE = 0.05
               help="With --forge: how many run at once.")  # fmt: skip
 @click.option("--tenants", "of_tenants", is_flag=True,
               help="Attack `corral serve` with one key, and measure how long a second one waits.")  # fmt: skip
+@click.option("--window", "of_window", is_flag=True,
+              help="Measure what a network policy costs, and throughput beside a plain relay.")  # fmt: skip
 @click.option("--attack", "attacks", multiple=True, type=click.Choice(tuple(ATTACKS)),
               help="With --tenants: only this attack; may be repeated.")  # fmt: skip
 @json_option
 def bench(
     runs: int, rounds: int, quick: bool, of_server: bool, restart: int, of_forge: bool, candidates: int,
-    seconds: float, jobs: int, of_tenants: bool, attacks: tuple[str, ...], as_json: bool,
+    seconds: float, jobs: int, of_tenants: bool, of_window: bool, attacks: tuple[str, ...], as_json: bool,
 ) -> int:  # fmt: skip
     """Benchmark sandboxes against plain subprocesses, and against bubblewrap, firejail and Docker
     where they are installed.
@@ -61,11 +63,14 @@ def bench(
     corral bench --server --restart 200
     corral bench --forge --candidates 200 --jobs 2
     corral bench --tenants
+    corral bench --window
     """
     if quick:
         runs, rounds, restart, candidates = min(runs, 5), min(rounds, 20), min(restart, 20), min(candidates, 20)
-    if of_server + of_forge + of_tenants > 1:
-        raise click.UsageError("--server, --forge and --tenants can't be combined")
+    if of_server + of_forge + of_tenants + of_window > 1:
+        raise click.UsageError("--server, --forge, --tenants and --window can't be combined")
+    if of_window:
+        return _bench_window(runs=runs, as_json=as_json)
     if of_tenants:
         return _bench_tenants(attacks, scale=_QUICK_SCALE if quick else 1.0, as_json=as_json)
     if of_forge:
@@ -146,6 +151,20 @@ def _bench_tenants(attacks: tuple[str, ...], *, scale: float, as_json: bool) -> 
 
 def _good(value: float, most: float) -> Style:
     return "green" if value <= most else "red"
+
+
+def _bench_window(*, runs: int, as_json: bool) -> int:
+    from corral_bench import network
+
+    with Progress() as progress:
+        costs = asyncio.run(network.measure(runs=runs, tell=progress.show))
+    if as_json:
+        click.echo(to_json({**_describe(costs.figures, runs=runs), "medians": costs.medians}))
+    else:
+        click.echo(paint(f"A window, medians of {runs}, with and without taking turns", "bold"))
+        _show_figures(costs.figures)
+        click.echo(paint("  relay: a process that copies bytes between two connections, and nothing else", "dim"))
+    return 0 if all(figure.good for figure in costs.figures) else 1
 
 
 def _bench_forge(*, candidates: int, seconds: float, jobs: int, as_json: bool) -> int:
