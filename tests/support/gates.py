@@ -130,6 +130,10 @@ class RunningGate:
         answer: dict[str, Any] = json.loads(self.control.recv(65536))
         return answer
 
+    def count(self) -> int:
+        """How many attempts were refused so far."""
+        return denials.count(self.denials)
+
     def denied(self, since: int = 0) -> list[tuple[str, int | None, str, int]]:
         """What was refused: host, port, rule, count."""
         return [(each.host, each.port, each.rule, each.count) for each in denials.read_since(self.denials, since)]

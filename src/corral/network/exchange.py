@@ -16,6 +16,7 @@ from corral.network.heads import (
     MalformedHeadError,
     RequestHead,
     find_end,
+    may_be_request,
     read_answer,
     read_request,
 )
@@ -65,8 +66,8 @@ async def _receive_head(stream: Stream, most: int, *, strip: bool = False) -> by
             return data
         if end > most or len(stream.ahead) > most:
             raise MalformedHeadError("a head that is too long")
-        if strip and _LOOSE_END.search(stream.ahead, max(0, looked - 1)):
-            raise MalformedHeadError("a line end that is not one")  # at once: the end that we wait for may never come
+        if strip and (_LOOSE_END.search(stream.ahead, max(0, looked - 1)) or not may_be_request(stream.ahead)):
+            raise MalformedHeadError("not a request of HTTP/1.1")  # at once: the end that we wait for may never come
         looked = len(stream.ahead)
         if not await stream.fill():
             if stream.ahead:
@@ -101,8 +102,9 @@ async def exchange(client: Stream, server: Stream, asked: RequestHead, sent: Req
     gone = None
     try:
         await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()  # however fast the server was: what it has answered was no request
         if not answering.done():
-            sending.result()
             gone = asyncio.ensure_future(_wait_until_gone(client))
             await asyncio.wait([gone, answering], return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():

@@ -15,6 +15,7 @@ MAX_ANSWER_HEAD_BYTES: Final = 128 * 1024
 _MAX_FIELDS: Final = 200
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]"
 _REQUEST_LINE: Final = re.compile(rf"({_TOKEN}{{1,64}}) ([\x21-\x7e]{{1,32768}}) HTTP/1\.([01])")
+_IN_REQUEST_LINE: Final = re.compile(rb"[\x20-\x7e]*")
 _FIELD: Final = re.compile(rf"({_TOKEN}{{1,256}}):([\t\x20-\x7e\x80-\xff]*)")
 _STATUS_LINE: Final = re.compile(r"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n]*)?")
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
@@ -104,6 +105,14 @@ def find_end(data: bytes | bytearray, start: int = 0) -> int:
     """Where the head ends that begins with `data`; -1 if it is not whole yet."""
     end = data.find(b"\r\n\r\n", max(0, start - 3))
     return -1 if end < 0 else end + 4
+
+
+def may_be_request(data: bytes | bytearray) -> bool:
+    """False if a head can't come of what has come so far."""
+    end = data.find(b"\r\n")
+    if end >= 0:
+        return _REQUEST_LINE.fullmatch(data[:end].decode("latin-1")) is not None
+    return _IN_REQUEST_LINE.fullmatch(data.removesuffix(b"\r")) is not None
 
 
 def read_request(data: bytes) -> RequestHead:
