@@ -259,14 +259,14 @@ async def test_a_create_that_is_sent_again_makes_no_second_one(in_process: InPro
     assert await create(headers) != first
 
 
-async def test_preview_is_that_of_the_toolbox_alone(in_process: InProcess) -> None:
-    """Clients before 0.110 find its websockets so."""
+async def test_preview_of_the_toolbox_is_the_toolbox(in_process: InProcess) -> None:
+    """Clients before 0.110 find its websockets so. The port has one spelling."""
     get = functools.partial(in_process.session.get, headers=in_process.headers())
     async with in_process.session.post(in_process.url + "/sandbox", json={}, headers=in_process.headers()) as response:
         sandbox = await response.json()
     async with get(f"{in_process.url}/sandbox/{sandbox['id']}/ports/2280/preview-url") as response:
         assert response.status == 200
         assert (await response.json())["url"] == f"{sandbox['toolboxProxyUrl']}/{sandbox['id']}"
-    for port, status in (("3000", 501), ("x", 400)):
+    for port, status in (("3000", 200), ("x", 400), ("02280", 400), ("+2280", 400), ("65536", 400), ("0", 400)):
         async with get(f"{in_process.url}/sandbox/{sandbox['id']}/ports/{port}/preview-url") as response:
             assert response.status == status

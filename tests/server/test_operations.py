@@ -157,6 +157,9 @@ HERE: dict[str, Check] = {
     "get_sandbox_metrics": lambda w: w.box.get_metrics()[0].mem_total == 2**30,
     "get_sandbox_signing_key": lambda w: w.box.download_url("x"),
     "rotate_signing_key": lambda w: (before := w.box.download_url("x")) and before != rotated(w.box).download_url("x"),
+    "get_port_preview_url": lambda w: w.box.get_preview_link(3000).token.startswith("3000."),
+    "get_signed_port_preview_url": lambda w: w.box.create_signed_preview_url(3000).port == 3000,
+    "expire_signed_port_preview_url": lambda w: w.box.expire_signed_preview_url(3000, "token") is None,
     "get_toolbox_proxy_url": lambda w: (
         w.box._sandbox_api.get_toolbox_proxy_url(w.box.id).url == w.box.toolbox_proxy_url
     ),
@@ -188,9 +191,6 @@ HERE: dict[str, Check] = {
 }
 NOT_HERE: dict[str, Check] = {
     "get_build_logs_url": lambda w: w.box._sandbox_api.get_build_logs_url(w.box.id),
-    "get_port_preview_url": lambda w: w.box.get_preview_link(3000),
-    "get_signed_port_preview_url": lambda w: w.box.create_signed_preview_url(3000),
-    "expire_signed_port_preview_url": lambda w: w.box.expire_signed_preview_url(3000, "token"),
     "create_ssh_access": lambda w: w.box.create_ssh_access(),
     "revoke_ssh_access": lambda w: w.box.revoke_ssh_access("token"),
     "validate_ssh_access": lambda w: w.box.validate_ssh_access("token"),

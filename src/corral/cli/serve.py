@@ -67,6 +67,8 @@ data_option = setting_option(
 @data_option
 @backend_option
 @click.option("--public-url", metavar="URL", help="The URL that clients use, if it differs from the listening address.")
+@click.option("--preview-domain", metavar="NAME",
+              help="Previews of ports are at {port}-{sandbox}.NAME, which must lead to this server.")  # fmt: skip
 @click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Another accepted Host name.")
 @click.option(
     "--tls-cert", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Certificate chain, as PEM."

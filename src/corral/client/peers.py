@@ -11,6 +11,14 @@ _TABLE = Path("/proc/self/net/tcp")
 _LISTENING = "0A"
 
 
+def look_up_user(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
+    """The user id of the peer of a loopback connection; None if it is not known. Reads a file."""
+    try:
+        return find_user(peer[:2], own[:2], _TABLE.read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+
+
 def may_connect(own: tuple[str, int], peer: tuple[str, int]) -> tuple[bool, int | None]:
     """True if the peer of a loopback connection is this process's user or root; and its user id, if found.
 

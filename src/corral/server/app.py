@@ -23,6 +23,7 @@ from corral.server.log import Metrics
 from corral.server.network import Networks, check_network
 from corral.server.openapi import document
 from corral.server.orphans import adopt
+from corral.server.preview.service import Previews
 from corral.server.reconcile import reconcile
 from corral.server.secrets import Secrets
 from corral.server.sessionmemory import SessionMemory
@@ -70,6 +71,9 @@ class Server:
         """Whether it has taken over the sandboxes of an earlier server, and is not stopping."""
         self.lost = asyncio.Event()
         """Set when the data folder was removed or replaced: the server has to stop."""
+        self.previews = Previews(
+            settings, database=database, sandboxes=self.sandboxes, keyring=self.keyring, guard=self.guard, door=door
+        )
         self.app = Dispatcher(self, router=make_router(), door=door, admission=self.admission, budget=budget).make_app()
         self.sandboxes.listeners.append(self._publish)
 

@@ -16,7 +16,7 @@ import logging
 import secrets
 import shlex
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +80,12 @@ class Keyring:
         self._refresh()
         key = self._by_id.get(identity.key_id)
         return key is not None and _is_valid(key)
+
+    def may_use(self, key_id: str, scope: Scope) -> bool:
+        """Whether a key is valid and has a scope."""
+        self._refresh()
+        key = self._by_id.get(key_id)
+        return key is not None and scope in key.scopes and _is_valid(key)
 
     def signers(self, organisation_id: str) -> list[str]:
         """The ids of the keys of an organisation that may sign URLs."""
@@ -200,7 +206,7 @@ class Guard:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
-        self._scheme = "https" if settings.tls else "http"
+        self.scheme = "https" if settings.tls else "http"
         public = urlsplit(settings.public_url) if settings.public_url else None
         # The name `localhost` always means this machine; a container's port is mostly reached by it.
         hosts = {host.lower() for host in settings.allowed_hosts} | {settings.host.lower(), "localhost"}
@@ -213,14 +219,18 @@ class Guard:
 
     def check(self, request: web.Request) -> None:
         """Raises: Fault 421 for a foreign Host, 403 for a foreign Origin."""
-        hosts = request.headers.getall("Host", [])
-        # A request line with a host (as to a proxy) would take precedence over the header.
-        if len(hosts) != 1 or request.host != hosts[0] or not self._knows(_host_name(hosts[0])):
-            raise Fault(421, "unknown host name in the Host header")
+        host = self.check_host(request)
         origins = request.headers.getall("Origin", [])
         for origin in origins:
-            if origin not in self._origins and origin != f"{self._scheme}://{hosts[0]}":
+            if origin not in self._origins and origin != f"{self.scheme}://{host}":
                 raise Fault(403, "requests from this Origin are not allowed")
+
+    def check_host(self, request: web.Request) -> str:
+        """The Host of a request. Raises: Fault 421 for a foreign one."""
+        host = find_host(request)
+        if host is None or not self._knows(host_name(host)):
+            raise Fault(421, "unknown host name in the Host header")
+        return host
 
     def _knows(self, name: str | None) -> bool:
         if name is None:
@@ -232,7 +242,7 @@ class Guard:
 
     def base_url(self, request: web.Request) -> str:
         """The base URL that the caller uses, without a path. The Host was checked."""
-        return self._settings.public_url or f"{self._scheme}://{request.host}"
+        return self._settings.public_url or f"{self.scheme}://{request.host}"
 
 
 class Doorkeeper:
@@ -266,6 +276,8 @@ class Visit:
 
     identity: Identity
     task: asyncio.Task[Any]
+    still: Callable[[], bool] | None = None
+    """Whether it is still permitted; None: as long as its key is valid."""
     key_ended: bool = False
 
 
@@ -278,8 +290,8 @@ class Admission:
         self._inside: dict[str, set[Visit]] = {}
 
     @asynccontextmanager
-    async def admitted(self, identity: Identity) -> AsyncIterator[Visit]:
-        """Count the current task as a call of the key.
+    async def admitted(self, identity: Identity, *, still: Callable[[], bool] | None = None) -> AsyncIterator[Visit]:
+        """Count the current task as a call of the key, for as long as that is valid, or `still` says yes.
 
         Raises:
             Fault: 429, the key has too many calls under way; 401, the key has ended.
@@ -290,7 +302,7 @@ class Admission:
         task = asyncio.current_task()
         assert task is not None
         cancelled_before = task.cancelling()
-        visit = Visit(identity, task)
+        visit = Visit(identity, task, still)
         visits.add(visit)
         try:
             yield visit
@@ -308,7 +320,9 @@ class Admission:
         """Cancel the calls of keys that have expired or were revoked."""
         for visits in list(self._inside.values()):
             for visit in list(visits):
-                if not visit.key_ended and not self._keyring.is_valid(visit.identity):
+                if visit.key_ended:
+                    continue
+                if not (visit.still() if visit.still is not None else self._keyring.is_valid(visit.identity)):
                     visit.key_ended = True
                     visit.task.cancel()
 
@@ -322,6 +336,12 @@ class Admission:
                 log.event("keys could not be checked", level=logging.ERROR, error=error)
 
 
+def find_host(request: web.Request) -> str | None:
+    """The one Host of a request. A request line with a host (as to a proxy) would take precedence over the header."""
+    hosts = request.headers.getall("Host", [])
+    return hosts[0] if len(hosts) == 1 and request.host == hosts[0] else None
+
+
 def find_key(request: web.Request, *, websocket: bool) -> str | None:
     """The caller's key: from the header; for websockets of browsers, which can't set one, also from the query."""
     given = request.headers.getall("Authorization", [])
@@ -333,7 +353,8 @@ def find_key(request: web.Request, *, websocket: bool) -> str | None:
     return request.query.get(QUERY_KEY) if websocket else None
 
 
-def _host_name(header: str) -> str | None:
+def host_name(header: str) -> str | None:
+    """The name in a Host header, in lower case and without its port; None if it is malformed."""
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port

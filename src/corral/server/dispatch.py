@@ -1,7 +1,7 @@
 """One request, from its arrival to its answer: all checks are made here, once, before a handler runs.
 
-In their order: Host and Origin, path and method, key, rate and scope, calls at once, query, sandbox, body. Paths,
-queries and bodies are parsed strictly, under limits.
+Requests for previews are told apart first. For all others, in their order: Host and Origin, path and method, key, rate
+and scope, calls at once, query, sandbox, body. Paths, queries and bodies are parsed strictly, under limits.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from corral.server.answers import Large, ManyItems, PlainText, send
 from corral.server.auth import Admission, Doorkeeper, find_key
 from corral.server.fairness import Budget, OutputAllowance, Rates, Turns, is_large
 from corral.server.faults import Fault, too_many
+from corral.server.preview.places import Place
+from corral.server.preview.service import HELD_BYTES, PREVIEW, fault_of, page
 from corral.server.routing import ADMITTED, ANONYMOUS, SANDBOX, ApiCall, Identity, Route
 from corral.server.signing import identify_signer
 from corral.server.sockets import close_socket
@@ -178,6 +180,12 @@ class Dispatcher:
     # The checks, in their order.
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        try:
+            place = self._server.previews.find(request)
+        except Fault as fault:
+            return page(request, fault)
+        if place is not None:
+            return await self._show(request, place)
         self._server.guard.check(request)
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             raise Fault(415, "Content-Encoding is not supported")
@@ -196,6 +204,30 @@ class Dispatcher:
                 ALLOWANCE.set(OutputAllowance(call.account))
                 PACE.set(functools.partial(self._parts.take, identity.key_id))
                 return await self._serve(route, call)
+
+    async def _show(self, request: web.Request, place: Place) -> web.StreamResponse:
+        """Answer for a program in a sandbox."""
+        request[ROUTE] = PREVIEW
+        try:
+            admitted = await self._server.previews.admit(request, place)
+            key_id = admitted.identity.key_id
+            self._limit_rate(key_id)
+            request[ADMITTED] = key_id
+            async with self._admission.admitted(admitted.identity, still=admitted.still):
+                await self._turns.take(key_id)
+                with self._budget.account(key_id) as account:
+                    PACE.set(functools.partial(self._parts.take, key_id))
+                    await account.reserve(HELD_BYTES)
+                    return await self._server.previews.serve(request, place, admitted)
+        except (Fault, CorralError) as error:
+            fault = error if isinstance(error, Fault) else fault_of(error)
+            if fault is None or STARTED in request:
+                raise
+            return page(request, fault)
+
+    def _limit_rate(self, key_id: str) -> None:
+        if (wait := self._rates.take(key_id)) > 0:
+            raise too_many("too many requests", wait)
 
     async def _serve(self, route: Route, call: ApiCall) -> web.StreamResponse:
         if route.query is not None:
@@ -253,8 +285,7 @@ class Dispatcher:
             identity = identify_signer(request, route, sandboxes=sandboxes, sandbox_id=sandbox_id, door=self._door)
         else:
             identity = self._door.admit(secret, address=request.remote)
-        if (wait := self._rates.take(identity.key_id)) > 0:
-            raise too_many("too many requests", wait)
+        self._limit_rate(identity.key_id)
         if route.scope not in identity.scopes:
             raise Fault(403, f"the API key lacks the scope {route.scope!r}")
         return identity

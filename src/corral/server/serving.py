@@ -274,9 +274,13 @@ async def listening(server: Server) -> AsyncIterator[str]:
     most = _room_for_connections(limits)
     connections = Connections(limits, most=most)
     listener: asyncio.Server | None = None
+
+    def connect() -> Connection:
+        return Connection(runner.server, connections=connections, loop=loop, **per_connection)
+
     try:
         listener = await loop.create_server(
-            lambda: Connection(runner.server, connections=connections, loop=loop, **per_connection),
+            connect,
             settings.host,
             settings.port,
             ssl=_tls(settings),
@@ -284,12 +288,17 @@ async def listening(server: Server) -> AsyncIterator[str]:
             backlog=min(1024, max(16, most // 4)),  # accepted at once, before any can be refused
         )
         port = listener.sockets[0].getsockname()[1]
+        if not settings.tls and any(each.getsockname()[0] == "127.0.0.1" for each in listener.sockets):
+            await server.previews.addresses.begin(
+                lambda address: loop.create_server(connect, address, port, backlog=64), port=port
+            )
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         yield f"{'https' if settings.tls else 'http'}://{host}:{port}{API}"
     finally:
         server.ready = False
         if listener is not None:
             listener.close()
+        server.previews.close()
         await server.sockets.close()  # else the shutdown would wait for them until its timeout
         await runner.cleanup()
         loop.set_exception_handler(others_handler)

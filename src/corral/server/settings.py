@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,6 +12,8 @@ from corral.errors import SpecError
 from corral.requirement import check_packages
 from corral.spec import NetworkPolicy
 
+_LABEL = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_DOMAIN = re.compile(rf"(?=.{{1,190}}$){_LABEL}(?:\.{_LABEL})*", re.ASCII)
 GIB = 1024**3
 MIB = 1024**2
 OUTPUT_LIMIT_BYTES = 20 * MIB
@@ -100,6 +103,8 @@ class ServerSettings:
     port: int = 3986
     public_url: str | None = None
     """The base URL for clients, without a path: `https://sandboxes.example.org`. By default the request's Host."""
+    preview_domain: str | None = None
+    """Previews are at `{port}-{sandbox}.{preview_domain}`: all names below it must lead to this server."""
     backend: str = "embedded"
     version: str = "0"
     tls_cert: Path | None = None
@@ -135,6 +140,8 @@ class ServerSettings:
                     hint="use a URL like https://sandboxes.example.org",
                 )
             object.__setattr__(self, "public_url", self.public_url.rstrip("/"))
+        if self.preview_domain is not None:
+            object.__setattr__(self, "preview_domain", _check_domain(self.preview_domain))
 
     @property
     def tls(self) -> bool:
@@ -151,6 +158,14 @@ class ServerSettings:
     def state_folder(self) -> Path:
         """Where the server's own database is; the rest of the data folder is the backend's."""
         return self.data_folder / "server"
+
+
+def _check_domain(domain: str) -> str:
+    """A domain, in lower case. Raises: SpecError."""
+    lower = domain.lower().removeprefix("*.")
+    if not _DOMAIN.fullmatch(lower) or lower.replace(".", "").isdigit():
+        raise SpecError(f"{domain!r} is not a domain for previews", hint="use a name such as preview.example.org")
+    return lower
 
 
 def find_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

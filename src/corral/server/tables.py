@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from corral.server.dispatch import Router
-from corral.server.routes import ops, organisations, sandboxes, secrets, snapshots, telemetry, unsupported, volumes
+from corral.server.routes import (
+    ops,
+    organisations,
+    previews,
+    sandboxes,
+    secrets,
+    snapshots,
+    telemetry,
+    unsupported,
+    volumes,
+)
 from corral.server.routes.toolbox import files, git, info, interpreter, process, sessions, terminals, transfer
 from corral.server.routing import Route, Table
 from corral.server.settings import API, TOOLBOX
@@ -19,6 +29,7 @@ _DOCS_ALIASES = (f"{API}/docs", *(f"{root}/{name}" for root in ("", API) for nam
 
 CONTROL_TABLES: tuple[Table, ...] = (
     sandboxes.TABLE,
+    previews.TABLE,
     telemetry.TABLE,
     snapshots.TABLE,
     secrets.TABLE,

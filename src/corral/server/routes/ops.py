@@ -65,7 +65,7 @@ async def get_config(call: ApiCall) -> control.DaytonaConfiguration:
         oidc=control.OidcConfig(issuer="", client_id="", audience="", provider="none"),
         linked_accounts_enabled=False,
         announcements={},
-        proxy_template_url=base + "/preview/{{sandboxId}}/{{PORT}}",
+        proxy_template_url=call.server.previews.named_link(call, "{{sandboxId}}", "{{PORT}}"),
         proxy_toolbox_url=base + TOOLBOX,
         default_snapshot=BASE,
         dashboard_url=base + API,

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 TABLE = Table("control")
 _ONE = "/sandbox/{sandboxIdOrName}"
-_TOOLBOX_PORT = 2280
 _SETTLED = frozenset({"started", "stopped", "paused", "archived", "error"})
 """States in which a sandbox stays until it is changed."""
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})\.")
@@ -399,18 +398,6 @@ async def update_last_activity(call: ApiCall) -> None:
 async def get_toolbox_proxy_url(call: ApiCall) -> control.Url:
     """The base URL of the toolbox; clients append the sandbox's id."""
     return control.Url(url=_show(call, call.find_sandbox().row).toolbox_proxy_url)
-
-
-@TABLE.add("GET", _ONE + "/ports/{port}/preview-url")
-async def get_port_preview_url(call: ApiCall) -> control.PortPreviewUrl:
-    """The URL of the toolbox's port, through which SDKs before 0.110 reach its websockets.
-
-    They send their key along, so the token is empty. Previews of other ports are not supported.
-    """
-    shown = _show(call, call.find_sandbox().row)
-    if _number(call, "port") != _TOOLBOX_PORT:
-        raise unsupported("previews")
-    return control.PortPreviewUrl(sandbox_id=shown.id, url=f"{shown.toolbox_proxy_url}/{shown.id}", token="")
 
 
 @TABLE.add("GET", _ONE + "/signing-key", scope="run")

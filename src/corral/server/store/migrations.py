@@ -117,4 +117,22 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE sandboxes ADD COLUMN network_ceiling TEXT;
     ALTER TABLE keys ADD COLUMN network TEXT;
     """,
+    # 8: previews: the loopback addresses of ports, and signed links
+    """
+    CREATE TABLE previews (
+        id TEXT PRIMARY KEY,
+        sandbox_id TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+        port INTEGER NOT NULL,
+        address TEXT NOT NULL,
+        created_at REAL NOT NULL
+    ) STRICT;
+    CREATE TABLE preview_links (
+        id TEXT PRIMARY KEY,
+        sandbox_id TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
+        port INTEGER NOT NULL,
+        key_id TEXT NOT NULL REFERENCES keys (id) ON DELETE CASCADE,
+        user INTEGER,
+        expires_at REAL NOT NULL
+    ) STRICT;
+    """,
 )

@@ -196,3 +196,26 @@ class Secret(Row, kw_only=True):
     sealed: bytes
     created_at: float = msgspec.field(default_factory=time.time)
     updated_at: float = msgspec.field(default_factory=time.time)
+
+
+class Preview(Row, kw_only=True):
+    """A port of a sandbox that has a loopback address of its own; `id` is made of both."""
+
+    table = "previews"
+    sandbox_id: str
+    port: int
+    address: str
+    created_at: float = msgspec.field(default_factory=time.time)
+
+
+class PreviewLink(Row, kw_only=True):
+    """A signed link to a port of a sandbox; its token is not stored, `id` is the token's digest."""
+
+    table = "preview_links"
+    sandbox_id: str
+    port: int
+    key_id: str
+    """The key that it was created with, and ends with."""
+    user: int | None = None
+    """The user of this machine who may use the port's loopback address without the token, while the link is valid."""
+    expires_at: float

@@ -203,6 +203,21 @@ class PortPreviewUrl(Model, kw_only=True):
     token: str
 
 
+class SignedPortPreviewUrl(Model, kw_only=True):
+    """The URL of a port of the sandbox, with access for a limited time."""
+
+    sandbox_id: str
+    port: int
+    token: str
+    url: str
+
+
+class SignedPreviewQuery(Query, kw_only=True):
+    """The query for a signed URL."""
+
+    expires_in_seconds: Annotated[int, Meta(ge=1, le=86400)] = 60
+
+
 class Url(Model, kw_only=True):
     """A URL."""
 

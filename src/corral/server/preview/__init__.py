@@ -1,0 +1,1 @@
+"""Previews: ports of sandboxes over HTTP, each at an origin of its own."""

@@ -1,0 +1,292 @@
+"""Who may see a preview: the tokens of links, signed links with an end, keys, and sandboxes that are public."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import re
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from corral.client import peers
+from corral.server.auth import PREFIX, QUERY_KEY, Doorkeeper, Keyring, find_key
+from corral.server.faults import Fault, too_many
+from corral.server.living import Sandboxes
+from corral.server.preview.heads import COOKIE, TOKEN_HEADER
+from corral.server.preview.places import Place, new_token
+from corral.server.routing import Identity, Scope
+from corral.server.store.database import Database
+from corral.server.store.rows import PreviewLink, Sandbox, load_all
+
+MAX_LINKS = 1000
+"""Signed links of one sandbox that are valid at the same time."""
+LONGEST_SECONDS = 24 * 3600
+_TOKEN = re.compile(r"([1-9][0-9]{0,4})\.([A-Za-z0-9_-]{43})", re.ASCII)
+_SCOPE: Scope = "run"
+_PRIVATE = (
+    f"this preview is private: send its token in the header {TOKEN_HEADER}, or as ?{QUERY_KEY}=TOKEN, "
+    "or use a signed link, or an API key"
+)
+
+
+def make_token(row: Sandbox, *, key_id: str, port: int) -> str:
+    """The token of a port: it is valid as long as the key, and the sandbox's secret."""
+    text = f"v1:preview:{key_id}:{port}".encode()
+    digest = hmac.new(row.signing_key, text, hashlib.sha256).digest()
+    return f"{port}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def port_of_token(token: str) -> int | None:
+    """The port that a token says it is for; None if it is no such token."""
+    found = _TOKEN.fullmatch(token)
+    return int(found[1]) if found is not None else None
+
+
+class Links:
+    """Signed links. They survive a restart, and end at their time, with their key, or when a client ends them."""
+
+    def __init__(self, database: Database, keyring: Keyring) -> None:
+        self._database = database
+        self._keyring = keyring
+        self._known: dict[str, tuple[PreviewLink, float]] = {}
+        for link in load_all(PreviewLink, database):
+            self._keep(link)
+        self._drop_ended()
+
+    def _keep(self, link: PreviewLink) -> None:
+        # Both clocks must agree that it has not ended: the wall clock may be set back.
+        self._known[link.id] = (link, time.monotonic() + max(0.0, link.expires_at - time.time()))
+
+    def _drop_ended(self) -> None:
+        for link, _ in list(self._known.values()):
+            if not self.is_valid(link):
+                self.end(link)
+
+    def create(self, row: Sandbox, *, port: int, key_id: str, seconds: int, user: int | None) -> str:
+        """A new link; returns its token. Raises: Fault 429 if the sandbox has too many."""
+        self._drop_ended()
+        if sum(link.sandbox_id == row.id for link, _ in self._known.values()) >= MAX_LINKS:
+            raise too_many(f"the sandbox has {MAX_LINKS} signed links", 60.0)
+        token = new_token()
+        link = PreviewLink(
+            id=_digest(token), sandbox_id=row.id, port=port, key_id=key_id, user=user, expires_at=time.time() + seconds
+        )
+        link.save(self._database)
+        self._keep(link)
+        return token
+
+    def find(self, token: str) -> PreviewLink | None:
+        """The link of a token, if it is valid. Looked up by a digest, so that its time says nothing."""
+        link, _ = self._known.get(_digest(token), (None, 0.0))
+        return link if link is not None and self.is_valid(link) else None
+
+    def is_valid(self, link: PreviewLink) -> bool:
+        """Whether a link has not ended."""
+        known, ends = self._known.get(link.id, (None, 0.0))
+        return (
+            known is not None
+            and time.monotonic() < ends
+            and time.time() < link.expires_at
+            and self._keyring.may_use(link.key_id, _SCOPE)
+        )
+
+    def of_user(self, sandbox_id: str, port: int) -> list[PreviewLink]:
+        """Valid links to a port that permit a user of this machine to use its address."""
+        links = [link for link, _ in self._known.values() if (link.sandbox_id, link.port) == (sandbox_id, port)]
+        return [link for link in links if link.user is not None and self.is_valid(link)]
+
+    def end(self, link: PreviewLink) -> None:
+        """End a link."""
+        self._known.pop(link.id, None)
+        link.erase(self._database)
+
+    def forget(self, sandbox_id: str) -> None:
+        """The sandbox was deleted, and its rows with it."""
+        self._known = {key: each for key, each in self._known.items() if each[0].sandbox_id != sandbox_id}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A request that may be passed on."""
+
+    row: Sandbox
+    identity: Identity
+    still: Callable[[], bool]
+    """Whether it may still go on."""
+    cookie: str | None = None
+    """A token that came in the query, to be kept as a cookie."""
+    cookie_seconds: int | None = None
+    ours: frozenset[str] = frozenset()
+    """Fields of the request that the program must not see, in lower case."""
+
+
+class Access:
+    """Decides who may see what."""
+
+    def __init__(self, *, keyring: Keyring, sandboxes: Sandboxes, links: Links, door: Doorkeeper) -> None:
+        self._keyring = keyring
+        self._sandboxes = sandboxes
+        self.links = links
+        self._door = door
+        self._users: weakref.WeakKeyDictionary[asyncio.BaseTransport, int] = weakref.WeakKeyDictionary()
+
+    async def admit(self, request: web.Request, place: Place) -> Admitted:
+        """Raises: Fault 401 without access, also if there is no such sandbox; 404 for a key of another organisation."""
+        try:
+            found = await self._find(request, place)
+        except Fault as fault:
+            if fault.status != 401:
+                raise
+            raise self._door.refusal(fault, address=request.remote) from None
+        if found is None:
+            refusal = Fault(401, _PRIVATE, headers={"WWW-Authenticate": "Bearer"})
+            raise self._door.refusal(refusal, address=request.remote)
+        return found
+
+    async def _find(self, request: web.Request, place: Place) -> Admitted | None:
+        ours = self._own_fields(request)
+        if (token := place.token) is not None:
+            link = self.links.find(token)
+            row = self._row(link.sandbox_id) if link is not None and link.port == place.port else None
+            if link is None or row is None:
+                raise Fault(401, "this link has expired, or is not valid")
+            return self._by_link(row, link, ours)
+        row = self._row(place.name)
+        for given, is_query in self._given(request):
+            if row is not None and (admitted := self._by_token(row, place.port, given, ours, is_query=is_query)):
+                return admitted
+        secret = find_key(request, websocket=False)
+        identity = self._keyring.identify(secret) if secret is not None else None
+        if identity is not None:
+            if row is None or row.organisation_id != identity.organisation_id:
+                raise Fault(404, "sandbox not found")
+            if _SCOPE not in identity.scopes:
+                raise Fault(403, f"the API key lacks the scope {_SCOPE!r}")
+            return Admitted(row=row, identity=identity, still=lambda: self._keyring.is_valid(identity), ours=ours)
+        if row is None:
+            return None
+        if row.public:
+            return self._publicly(row, ours)
+        return await self._by_user(request, place, row, ours)
+
+    def _row(self, sandbox_id: str) -> Sandbox | None:
+        try:
+            found = self._sandboxes.find(sandbox_id, organisation_id=None).row
+        except Fault:
+            return None
+        return found if found.id == sandbox_id else None
+
+    def _given(self, request: web.Request) -> list[tuple[str, bool]]:
+        """What the request has for tokens, and whether it is in the query."""
+        headers = request.headers.getall(TOKEN_HEADER, [])
+        query = request.query.getall(QUERY_KEY, [])
+        if len(headers) > 1 or len(query) > 1:
+            raise Fault(400, "the request has more than one token")
+        cookies = [pair for line in request.headers.getall("Cookie", []) for pair in line.split(";")]
+        kept = [value.strip() for name, _, value in (pair.partition("=") for pair in cookies) if name.strip() == COOKIE]
+        return [*((each, False) for each in headers), *((each, True) for each in query),
+                *((each, False) for each in kept[:4])]  # fmt: skip
+
+    def _own_fields(self, request: web.Request) -> frozenset[str]:
+        """The Authorization, if it is a key of this server, valid or not; a program's own is passed on."""
+        given = request.headers.get("Authorization", "").partition(" ")[2].strip()
+        is_ours = given.startswith(PREFIX) or (given != "" and self._keyring.identify(given) is not None)
+        return frozenset({"authorization"} if is_ours else ())
+
+    def _by_token(
+        self, row: Sandbox, port: int, given: str, ours: frozenset[str], *, is_query: bool
+    ) -> Admitted | None:
+        link = self.links.find(given)
+        if link is not None and (link.sandbox_id, link.port) == (row.id, port):
+            seconds = max(1, int(link.expires_at - time.time()))
+            return self._by_link(row, link, ours, cookie=given if is_query else None, cookie_seconds=seconds)
+        key_id = self._signer(row, port, given)
+        if key_id is not None:
+            identity = Identity(key_id=key_id, organisation_id=row.organisation_id, scopes=frozenset({_SCOPE}))
+            return Admitted(
+                row=row, identity=identity, ours=ours, cookie=given if is_query else None,
+                still=lambda: self._signer(row, port, given) is not None,
+            )  # fmt: skip
+        identity_of_key = self._keyring.identify(given) if is_query else None
+        if identity_of_key is None or row.organisation_id != identity_of_key.organisation_id:
+            return None
+        if _SCOPE not in identity_of_key.scopes:
+            return None
+        # A key in the query, as for websockets of the API. The cookie gets what the key could have made, not the key.
+        token = make_token(row, key_id=identity_of_key.key_id, port=port)
+        still = identity_of_key
+        return Admitted(row=row, identity=still, still=lambda: self._keyring.is_valid(still), ours=ours, cookie=token)
+
+    def _signer(self, row: Sandbox, port: int, given: str) -> str | None:
+        """The key that a port's token was made with, if both are valid."""
+        for key_id in self._keyring.signers(row.organisation_id):
+            wanted = make_token(row, key_id=key_id, port=port)
+            if hmac.compare_digest(wanted.encode(), given.encode("utf-8", "replace")):
+                return key_id
+        return None
+
+    def is_token_of(self, row: Sandbox, given: str, *, port: int | None) -> bool:
+        """Whether a token, of a port or of a signed link, is valid for a sandbox."""
+        link = self.links.find(given)
+        if link is not None:
+            return link.sandbox_id == row.id
+        return port is not None and self._by_token(row, port, given, frozenset(), is_query=False) is not None
+
+    def _by_link(
+        self, row: Sandbox, link: PreviewLink, ours: frozenset[str], *, cookie: str | None = None,
+        cookie_seconds: int | None = None,
+    ) -> Admitted:  # fmt: skip
+        identity = Identity(key_id=link.key_id, organisation_id=row.organisation_id, scopes=frozenset({_SCOPE}))
+        return Admitted(
+            row=row, identity=identity, still=lambda: self.links.is_valid(link), cookie=cookie,
+            cookie_seconds=cookie_seconds, ours=ours,
+        )  # fmt: skip
+
+    def _publicly(self, row: Sandbox, ours: frozenset[str]) -> Admitted:
+        # All public previews of an organisation share what a key has of turns, calls and memory.
+        identity = Identity(
+            key_id=f"public:{row.organisation_id}", organisation_id=row.organisation_id, scopes=frozenset()
+        )
+        return Admitted(row=row, identity=identity, still=lambda: row.public, ours=ours)
+
+    async def _by_user(self, request: web.Request, place: Place, row: Sandbox, ours: frozenset[str]) -> Admitted | None:
+        """A user of this machine for whom a signed link was made, at the address of this port."""
+        links = self.links.of_user(row.id, place.port) if place.form == "address" else []
+        if not links or not _is_of_the_page_itself(request):
+            return None
+        user = await self.find_user(request)
+        mine = max((link for link in links if link.user == user), key=lambda link: link.expires_at, default=None)
+        return self._by_link(row, mine, ours) if mine is not None else None
+
+    async def find_user(self, request: web.Request) -> int | None:
+        """The user of this machine who sent a request; None if that is not known."""
+        transport = request.transport
+        if transport is None:
+            return None
+        if transport not in self._users:
+            own, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+            user = await asyncio.to_thread(peers.look_up_user, peer, own) if own and peer else None
+            if user is None:
+                return None
+            self._users[transport] = user
+        return self._users[transport]
+
+
+def _is_of_the_page_itself(request: web.Request) -> bool:
+    """Whether no other page has sent it: that could not know a token, but an address can be guessed."""
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        return False
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    is_visit = request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
+    return site in ("none", "same-origin") or is_visit
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
