@@ -221,6 +221,7 @@ os.kill(first, 9)
 tell(crashed=get(box, "example.org"), another=gates() != [first] and len(gates()) == 1)
 box.set_network(["example.com"])
 tell(changed=get(box, "example.org"), listed=str(Sandbox.connect(name).spec.network))
+tell(shown=[each.network for each in Sandbox.list()])
 box.stop()
 tell(stopped=wait_until(lambda: not gates()))
 async def start():
@@ -247,6 +248,7 @@ tell(after=wait_until(lambda: not gates()))
     assert told["spec"] == "example.org"
     assert told["changed"] == ["no name", [["example.org", None, "policy"]]]
     assert told["listed"] == "example.com"
+    assert told["shown"] == ["example.com"]
     assert told["stopped"]
     assert told["started"] == ["example.com", ["no name", [["example.org", None, "policy"]]]]
     assert told["after"]
