@@ -121,6 +121,33 @@ tell(reached=[unlisted.connections, private.connections, six.connections])
 
 
 @EVERYBODY
+def test_the_sandbox_finds_itself_by_name_and_that_is_no_attempt(user: OrdinaryUser | None) -> None:
+    told = run(
+        """
+LOOK = '''
+import socket
+for name in ("corral", "localhost", "app.localhost"):
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try: print(name, socket.getaddrinfo(name, 80, family, socket.SOCK_STREAM)[0][4][0])
+        except OSError as error: print(name, error.errno == socket.EAI_NODATA)
+'''
+for name, network in {"none": "none", "listed": ["example.org"]}.items():
+    with Sandbox(network=network, hostname="corral") as box:
+        box.exec("getent hosts corral; hostname -f")
+        result = box.run_code(LOOK)
+        tell(**{name: [result.stdout.splitlines(), list(map(str, box.denials()))]})
+""",
+        user,
+    )
+    found = [
+        "corral 127.0.0.1", "corral True",
+        "localhost 127.0.0.1", "localhost ::1",
+        "app.localhost 127.0.0.1", "app.localhost True",
+    ]  # fmt: skip
+    assert told == {"none": [found, []], "listed": [found, []]}
+
+
+@EVERYBODY
 def test_what_is_listed_is_reached_with_no_settings_inside(user: OrdinaryUser | None) -> None:
     told = run(
         """
