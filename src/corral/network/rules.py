@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from corral.network.inner import ADDRESS, PROXY_PORT
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -124,8 +126,8 @@ def read_rule(text: str) -> Rule:
         raise RuleError(f"{text!r} is not a host: write a name such as example.org or *.example.org, or a range")
     if name.rpartition(".")[2] == "localhost":
         raise RuleError(
-            f"{text!r}: inside, localhost is the sandbox itself, which needs no permission; to reach a service of this "
-            "machine, have it listen on another address, and list that one, such as 192.168.1.5:8080"
+            f"{text!r}: inside, localhost is the sandbox itself; a service of this machine is listed as 127.0.0.1:"
+            f"{port or 'PORT'}, and reached through the proxy http://{ADDRESS}:{PROXY_PORT} inside"
         )
     if wildcard and "." not in name:
         raise RuleError(f"{text!r} would permit every name below a top-level domain: name the domain")
