@@ -137,6 +137,14 @@ def change_network(box: Box, message: wire.Message, descriptors: list[int], repl
     box.window.change(settings_fd, lambda: wire.answer(reply, answer))
 
 
+def await_judging(box: Box, reply: socket.socket) -> None:
+    """Answer when the connections that programs have made so far are judged; `reply` is closed then."""
+    if box.window is None:
+        wire.answer(reply, {"ok": True})
+    else:
+        box.window.finish_judging(lambda: wire.answer(reply, {"ok": True}))
+
+
 def resize(box: Box, given: dict[str, Any]) -> None:
     """Other limits for a running sandbox.
 
