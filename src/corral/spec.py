@@ -358,7 +358,7 @@ class Secret:
         if value is None:
             raise SpecError(
                 f"secret {name!r}: the environment variable {variable or name} is not set",
-                hint="set it, or give value=",
+                hint=f"set it: export {variable or name}=…",
             )
         return cls(name, value, (hosts,) if isinstance(hosts, str) else tuple(hosts), header)
 
