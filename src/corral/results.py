@@ -74,7 +74,8 @@ class Denial:
     """How often in a row."""
 
     def __str__(self) -> str:
-        return self.host if self.port is None else f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.host if self.port is None else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,13 @@ async def decide(judge: Judge, host: str, port: int = 443) -> str:
         ("open", (), "64:ff9b::7f00:1", "private"),
         ("open", (), "198.18.0.1", "private"),
         ("open", (), "0.0.0.0", "private"),
+        ("open", (), "2002:a9fe:a9fe::", "private"),
+        ("open", (), "64:ff9b:1::a9fe:a9fe", "private"),  # as each of these, whatever the version of Python says of it
+        ("open", (), "5f00::1", "private"),
+        ("open", (), "100::1", "private"),
+        ("open", (), "3fff::1", "private"),
+        ("open", (), "fd00:ec2::254", "private"),
+        ("open", (), "2600::1", "2600::1"),
         ("open", ("169.254.169.254",), "169.254.169.254", "169.254.169.254"),
         ("open", (), "127.1", "no target"),
         ("open", (), "2130706433", "no target"),

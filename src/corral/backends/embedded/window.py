@@ -38,6 +38,7 @@ def make_settings(spec: Spec, registries: Registries) -> GateSettings:
             credentials=registries.credentials,
             limits=GateLimits(**asdict(policy.limits)),
             upstream=_find_upstream() if policy.mode != "none" else Upstream(),
+            hostname=spec.hostname,
             described=policy.describe(),
         )
     except SettingsError as error:
