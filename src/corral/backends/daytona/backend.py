@@ -29,7 +29,7 @@ from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotIn
 from corral.sessions.detached import DetachedProgram
 from corral.spec import HOME, LimitOptions, Resources, Spec, as_another, check_name, given_limits
 
-POWERS = DERIVED_POWERS | {"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"}
+POWERS = DERIVED_POWERS | {"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize", "expose"}
 _SHORT_SECONDS = 10.0
 
 log = logging.getLogger("corral.daytona")

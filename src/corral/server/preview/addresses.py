@@ -9,11 +9,14 @@ from collections.abc import Awaitable, Callable
 
 from corral.client.forwarding import random_loopback
 from corral.server import log
+from corral.server.living import Sandboxes
 from corral.server.store.database import Database
 from corral.server.store.rows import Preview, Sandbox, load_all
 
 MAX_ADDRESSES = 512
 """Each is an open file of the server. Beyond that, links have the path form."""
+MAX_OF_ORGANISATION = 128
+"""So that no tenant can take all of them."""
 _ATTEMPTS = 8
 
 Listen = Callable[[str], Awaitable[asyncio.Server]]
@@ -22,8 +25,9 @@ Listen = Callable[[str], Awaitable[asyncio.Server]]
 class Addresses:
     """The addresses that were given out. They stay the same for as long as the sandbox exists."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, sandboxes: Sandboxes) -> None:
         self._database = database
+        self._sandboxes = sandboxes
         self._known = {preview.id: preview for preview in load_all(Preview, database)}
         self._by_address: dict[str, Preview] = {}
         self._servers: dict[str, asyncio.Server] = {}
@@ -57,7 +61,7 @@ class Addresses:
             known = self._known.get(f"{sandbox.id}:{port}")
             if known is not None:
                 return known.address
-            if len(self._known) >= MAX_ADDRESSES:
+            if not self._has_room(sandbox.organisation_id):
                 return None
             for _ in range(_ATTEMPTS):
                 preview = Preview(
@@ -68,6 +72,12 @@ class Addresses:
                     self._known[preview.id] = preview
                     return preview.address
         return None
+
+    def _has_room(self, organisation_id: str) -> bool:
+        if len(self._known) >= MAX_ADDRESSES:
+            return False
+        own = {row.id for row in self._sandboxes.rows_of(organisation_id)}
+        return sum(preview.sandbox_id in own for preview in self._known.values()) < MAX_OF_ORGANISATION
 
     async def _open(self, preview: Preview) -> bool:
         assert self._listen is not None

@@ -107,7 +107,7 @@ def target_of(request: web.Request, place: Place) -> str:
     Raises: Fault 400 for a target that is no path.
     """
     path, mark, query = request.raw_path.partition("?")
-    if not path.startswith("/") or not path.startswith(place.prefix):
+    if not path.startswith("/") or not path.startswith(place.prefix) or "#" in request.raw_path:
         raise Fault(400, "the target of the request is not a path")
     path = path.removeprefix(place.prefix) or "/"
     pairs = [pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]) != QUERY_KEY]
