@@ -385,9 +385,9 @@ def check_secrets(secrets: Sequence[Secret], env: Mapping[str, str]) -> tuple[Se
     return tuple(secrets)
 
 
-def place_secrets(secrets: Sequence[Secret], before: Sequence[Secret] = ()) -> tuple[Secret, ...]:
-    """The secrets with a placeholder each: the given one, that of a secret of the same name before, or a random one."""
-    known = {each.name: each.placeholder for each in before}
+def place_secrets(secrets: Sequence[Secret], before: Mapping[str, str] | None = None) -> tuple[Secret, ...]:
+    """The secrets with a placeholder each: the given one, that of its name in `before`, or a random one."""
+    known = before or {}
     return tuple(
         replace(each, placeholder=each.placeholder or known.get(each.name) or make_placeholder()) for each in secrets
     )
