@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import certificates, detached, keepers, mounting, seam, settings, window, withheld
+from corral.backends.embedded import certificates, detached, keepers, mounting, seam, settings, window
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
 from corral.backends.embedded.hostfolders import VARIABLE, Permitted, read_host_folders
@@ -45,7 +45,7 @@ from corral.network.settings import Authority, GateSettings
 from corral.protocol import Backend, Command, DetachedOptions, OnEvent, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo, VolumeInfo
 from corral.sessions.detached import DetachedProgram
-from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_name, place_secrets
+from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_known, check_name, place_secrets
 
 _START_ATTEMPTS = 200
 _GROUND_ATTEMPTS = 5
@@ -89,6 +89,7 @@ class EmbeddedBackend(Backend):
 
     async def _make(self, spec: Spec) -> EmbeddedSandbox:
         await self._refuse_unkept(spec.resources, op="create")
+        check_known(spec.secrets)
         spec = dataclasses.replace(spec, secrets=place_secrets(spec.secrets))
         told = window.make_settings(spec, await find_registries_of(spec.network))
         permitted = (
@@ -274,7 +275,7 @@ class EmbeddedBackend(Backend):
         """Start it, without the values of its secrets; returns its new authority, if it needs one."""
         info = (read_state(found.folder) or found.state)["info"]
         spec = keepers.spec_from(info)
-        told = window.make_settings(spec, await find_registries_of(spec.network), forgotten=withheld.read(info))
+        told = window.make_settings(spec, await find_registries_of(spec.network))
         ours, theirs = wire.make_pair()
         with (
             ours,

@@ -61,7 +61,7 @@ def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, en
             # Earlier versions know none of these.
             **({"mounts": [describe_mount(mount) for mount in spec.mounts]} if spec.mounts else {}),
             **({"network": window.describe(spec.network)} if spec.network != NetworkPolicy() else {}),
-            **({"secrets": withheld.describe(withheld.store(spec.secrets))} if spec.secrets else {}),
+            **({"secrets": withheld.describe(spec.secrets)} if spec.secrets else {}),
         },
     }
 
@@ -167,7 +167,6 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
             raise stopped_error(found.sandbox_id, "connect") from error  # another process is starting or stopping it
         raise
     info = found.state["info"]
-    forgotten = withheld.read(info)
     sandbox = EmbeddedSandbox(
         sandbox_id=found.sandbox_id,
         spec=spec_from(info),
@@ -177,11 +176,9 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
         data_folder=data_folder,
         root=bool(info["root"]),
         proxy_port=answer.get("proxy_port"),
-        forgotten=forgotten,
     )
-    if forgotten:
-        with mapped(sandbox_id=found.sandbox_id, op="connect"), on_error(sandbox.release):
-            sandbox.recall(await sandbox.ask_settings())
+    with mapped(sandbox_id=found.sandbox_id, op="connect"), on_error(sandbox.release):
+        await sandbox.recall()
     return sandbox
 
 
@@ -197,7 +194,7 @@ def _is_named(package: str) -> bool:
 def spec_from(info: dict[str, Any]) -> Spec:
     """The spec of a detached sandbox, as far as its keeper has stored it."""
     kept = dict(info["spec"])
-    kept.pop("secrets", None)  # they have no values here
+    kept["secrets"] = withheld.read(kept.get("secrets", ()))
     kept["packages"] = tuple(filter(_is_named, kept.get("packages", ())))
     kept["mounts"] = tuple(Mount(**mount) for mount in kept.get("mounts", ()))
     resources = Resources(**kept.pop("resources")).as_usual()  # unsupported limits were refused at its creation

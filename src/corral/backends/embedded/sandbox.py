@@ -21,7 +21,6 @@ from corral.backends.embedded.files import AgentClient, EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.registries import find_registries_of
 from corral.backends.embedded.seam import mapped
-from corral.backends.embedded.withheld import Stored
 from corral.base.process import Clear
 from corral.client.sandbox import AsyncSandbox
 from corral.engine import sweep, wire
@@ -51,6 +50,7 @@ from corral.spec import (
     check_name,
     given_limits,
     place_secrets,
+    placeholders,
 )
 
 _AGENT_SECONDS = 10.0
@@ -109,9 +109,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         data_folder: Path,
         root: bool,
         proxy_port: int | None,
-        forgotten: tuple[Stored, ...] = (),
     ) -> None:
-        """`forgotten` are the secrets whose values are not known."""
         super().__init__(sandbox_id=sandbox_id, spec=spec, backend="embedded")
         self._control = control
         self._env = dict(env)
@@ -119,7 +117,6 @@ class EmbeddedSandbox(SandboxPrimitives):
         self._data_folder = data_folder
         self._root = root
         self._network_env = _network_env(spec.network, proxy_port)
-        self._forgotten = forgotten
         self._folder = DataFolder(data_folder).folder(sandbox_id)
         self._denials = self._folder / DENIALS
         self._made_by = os.getpid()
@@ -214,7 +211,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             **self._network_env,
             **self._env,
-            **withheld.show(self.spec.secrets, self._forgotten),
+            **placeholders(self.spec.secrets),
         }
 
     def hint_for(self, language: Language) -> str:
@@ -427,19 +424,19 @@ class EmbeddedSandbox(SandboxPrimitives):
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         spec = dataclasses.replace(self.spec, network=policy)
-        await self._change_window(spec, self._forgotten, op="set_network")
+        await self._change_window(spec, op="set_network")
 
     async def set_secrets(self, secrets: Sequence[Secret]) -> None:
-        placed = place_secrets(secrets, withheld.show(self.spec.secrets, self._forgotten))
-        await self._change_window(dataclasses.replace(self.spec, secrets=placed), (), op="set_secrets")
+        placed = place_secrets(secrets, placeholders(self.spec.secrets))
+        await self._change_window(dataclasses.replace(self.spec, secrets=placed), op="set_secrets")
 
-    async def _change_window(self, spec: Spec, forgotten: tuple[Stored, ...], *, op: str) -> None:
+    async def _change_window(self, spec: Spec, *, op: str) -> None:
         """Another network policy, or other secrets. In force when this returns."""
         self._ensure_open()
         registries = await find_registries_of(spec.network)
         with mapped(sandbox_id=self.id, op=op), self._noticing_stop(op):
             before = await self.ask_settings()
-            told = window.make_settings(spec, registries, forgotten=forgotten, before=before)
+            told = window.make_settings(spec, registries, before=before)
             if told.authority is not None and told.authority != before.authority:
                 await self.show_authority(told.authority)
             env = certificates.with_authority(self._env | dict(registries.env), own=told.authority is not None)
@@ -448,14 +445,14 @@ class EmbeddedSandbox(SandboxPrimitives):
                 "redirect": spec.network.mode != "none",
                 "network": window.describe(spec.network),
                 "env": env,
-                "secrets": withheld.describe((*withheld.store(spec.secrets), *forgotten)),
+                "secrets": withheld.describe(spec.secrets),
             }
             with opened(told.to_memfd()) as given:
                 reply = await self._grip.ask(message, (given,))
             answer = check(await seam.answer(reply))
         self._network_env = _network_env(spec.network, answer["proxy_port"])
         self._env = env
-        self.spec, self._forgotten = spec, forgotten
+        self.spec = spec
 
     async def ask_settings(self) -> GateSettings:
         """What the gate is told, with the values of secrets: from the holder, which alone keeps them."""
@@ -467,10 +464,11 @@ class EmbeddedSandbox(SandboxPrimitives):
         finally:
             wire.close_all(descriptors)
 
-    def recall(self, settings: GateSettings) -> None:
-        """Know the secrets of an adopted sandbox again, with the values that its holder keeps."""
-        known, unknown = withheld.recover(self._forgotten, settings)
-        self.spec, self._forgotten = dataclasses.replace(self.spec, secrets=known), unknown
+    async def recall(self) -> None:
+        """Know the values of secrets again, in a sandbox that another process has made."""
+        if self.spec.secrets:
+            secrets = withheld.recall(self.spec.secrets, await self.ask_settings())
+            self.spec = dataclasses.replace(self.spec, secrets=secrets)
 
     async def show_authority(self, authority: Authority) -> None:
         """Have programs that start from now on trust the sandbox's own authority."""

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from corral.backends.embedded import certificates, withheld
 from corral.backends.embedded.registries import Registries
-from corral.backends.embedded.withheld import Stored
 from corral.errors import BackendUnavailableError
 from corral.network import denials
 from corral.network.inner import ADDRESS
@@ -25,22 +24,16 @@ _GIVE_UP_AT_ONCE = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "npm_config_fetc
 """Where nothing can be reached, trying again only takes time."""
 
 
-def make_settings(
-    spec: Spec,
-    registries: Registries,
-    *,
-    forgotten: Sequence[Stored] = (),
-    before: GateSettings | None = None,
-) -> GateSettings:
-    """What the gate of a sandbox is told. `registries` are those that the policy permits, `forgotten` the secrets whose
-    values are not known, and `before` what it was told last.
+def make_settings(spec: Spec, registries: Registries, *, before: GateSettings | None = None) -> GateSettings:
+    """What the gate of a sandbox is told. `registries` are those that the policy permits, `before` is what it was told
+    last.
 
     Raises:
         BackendUnavailableError: this machine's own proxy is of a kind that a gate can't use, or secrets need a package
             that is not installed.
     """
     policy = spec.network
-    secrets = withheld.tell(spec.secrets, forgotten)
+    secrets = withheld.tell(spec.secrets)
     authority = withheld.find_authority(secrets, registries.credentials, before=before)
     trusted = certificates.find_certificates() if secrets or registries.credentials else None
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,59 +12,36 @@ from corral.errors import BackendUnavailableError
 from corral.network.authority import NoCryptographyError, make_authority
 from corral.network.rules import read_rule
 from corral.network.settings import Authority, GateCredential, GateSecret, GateSettings
-from corral.spec import Secret, placeholders
+from corral.spec import Pending, Secret
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A secret without its value. After a stop, this is all of it until somebody gives the value again."""
-
-    name: str
-    placeholder: str
-    hosts: tuple[str, ...]
-    header: str
+def describe(secrets: Iterable[Secret]) -> list[dict[str, Any]]:
+    """As a sandbox's folder has them, for `read`: without their values."""
+    return [
+        {"name": each.name, "hosts": list(each.hosts), "header": each.header, "placeholder": each.placeholder}
+        for each in secrets
+    ]
 
 
-def store(secrets: Iterable[Secret]) -> tuple[Stored, ...]:
-    """Secrets that have their placeholders."""
-    return tuple(Stored(each.name, each.placeholder or "", tuple(each.hosts), each.header) for each in secrets)
+def read(described: Iterable[dict[str, Any]]) -> tuple[Secret, ...]:
+    """The inverse, with values that are not known."""
+    return tuple(Secret(value=Pending(), **each) for each in described)
 
 
-def describe(stored: Iterable[Stored]) -> list[dict[str, Any]]:
-    """As a sandbox's folder has them, for `read`."""
-    return [asdict(each) for each in stored]
-
-
-def read(info: Mapping[str, Any]) -> tuple[Stored, ...]:
-    """From the description of a sandbox. Earlier versions have none."""
-    return tuple(
-        Stored(each["name"], each["placeholder"], tuple(each["hosts"]), each["header"])
-        for each in info["spec"].get("secrets", ())
-    )
-
-
-def recover(stored: Iterable[Stored], settings: GateSettings) -> tuple[tuple[Secret, ...], tuple[Stored, ...]]:
-    """The secrets whose values the settings of the running gate have, and those without."""
+def recall(secrets: Iterable[Secret], settings: GateSettings) -> tuple[Secret, ...]:
+    """The secrets with the values that a gate was told, where it was told one."""
     values = {each.placeholder: each.value for each in settings.secrets if each.value}
-    known, unknown = [], []
-    for each in stored:
-        value = values.get(each.placeholder)
-        if value is None:
-            unknown.append(each)
-        else:
-            known.append(Secret(each.name, value, each.hosts, each.header, each.placeholder))
-    return tuple(known), tuple(unknown)
+    return tuple(replace(each, value=values.get(each.placeholder or "", each.value)) for each in secrets)
 
 
-def show(secrets: Sequence[Secret], forgotten: Iterable[Stored]) -> dict[str, str]:
-    """The variables of programs inside: placeholders."""
-    return placeholders(secrets) | {each.name: each.placeholder for each in forgotten}
-
-
-def tell(secrets: Iterable[Secret], forgotten: Iterable[Stored]) -> tuple[GateSecret, ...]:
-    """As the gate is told them."""
-    known = (GateSecret(each.placeholder or "", each.value, tuple(each.hosts), each.header) for each in secrets)
-    return (*known, *(GateSecret(each.placeholder, "", each.hosts, each.header) for each in forgotten))
+def tell(secrets: Iterable[Secret]) -> tuple[GateSecret, ...]:
+    """As a gate is told them."""
+    return tuple(
+        GateSecret(
+            each.placeholder or "", each.value if isinstance(each.value, str) else "", tuple(each.hosts), each.header
+        )
+        for each in secrets
+    )
 
 
 def find_authority(
