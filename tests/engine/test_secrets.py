@@ -315,3 +315,43 @@ def test_secrets_over_a_sandboxs_life(on_ground: Run) -> None:
         "rules": [["api.example.org", 443, "secret"]], "another_authority": True, "again": ["again"],
         "more": ["more"], "same": True, "gone": [None], "variables": "/etc/ssl/certs/ca-certificates.crt",
     }  # fmt: skip
+
+
+def test_login_of_an_index_stays_outside(on_ground: Run) -> None:
+    """The gate adds it to what pip asks for, in a sandbox and where packages are resolved; never to what publishes."""
+    answer = on_ground(
+        """
+        from pathlib import Path
+        from support.wheels import make_wheel
+        folder = Path.cwd() / "wheels"
+        make_wheel(folder, "hello")
+        LOGIN = "reader:canary-password"
+        index = serve(pip_index, "93.184.215.20", 443, name="index.example.org", tls=TLS, folder=folder, login=LOGIN)
+        os.environ |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": f"https://{LOGIN}@index.example.org/simple"}
+        for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"): os.environ.pop(name, None)
+        show = "import hello; print(hello.version)"
+        with Sandbox(network="packages") as box:
+            pip = "python3 -m pip install -q --no-input --retries 0 --target there hello"
+            result = box.exec(f"{pip} && PYTHONPATH=there python3 -c '{show}'", timeout=60)
+            tell(pip=result.stdout if result.ok else result.output, denied=rules(result))
+            texts = box.exec("env; cat ~/.*rc ~/.config/pip/* /etc/pip.conf /etc/corral/* 2> /dev/null").output
+            tell(shown="canary" in texts or "cmVhZGVy" in texts)
+            before = len(index.requests)
+            box.exec("curl -sS -X POST https://index.example.org/simple/hello/")
+            tell(posted=[each["headers"].get("authorization") for each in index.requests[before:]])
+        with Sandbox(packages=["hello"]) as box:
+            tell(resolved=box.run_code(show).output)
+        """
+    )
+    assert answer == {"pip": "1.0\n", "denied": [], "shown": False, "posted": [None], "resolved": "1.0\n"}
+
+
+def test_a_missing_package_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from corral import BackendUnavailableError, Sandbox, Secret
+
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(BackendUnavailableError) as refused:
+        Sandbox(network=["api.example.org"], secrets=[Secret("KEY", CANARY, ["api.example.org"])])
+    assert "cryptography" in str(refused.value)
+    assert refused.value.hint == "pip install 'corral[secrets]'"
+    assert CANARY not in repr(refused.value)
