@@ -69,7 +69,7 @@ class Denial:
     rule: str
     """Why: `policy` (not in the list), `private` (an address that is never reached unless listed), `no network`,
     `connections`, `rate`, `bytes` (a limit), `tls` (the name in TLS is another one), `host` (the name in the request is
-    another one), `secret` (it would have to be read, and can't be), or `protocol` (not understood)."""
+    another one), `secret` (a secret can't be put into it), or `protocol` (not understood)."""
     count: int = 1
     """How often in a row."""
 

@@ -119,8 +119,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         asked = {name: values[0] for name, values in parse_qs(url.query).items()}
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
+        chunked = headers.get("transfer-encoding") == "chunked"
+        body = self._read_chunks() if chunked else self.rfile.read(int(headers.get("content-length") or 0))
         seen = {"method": self.command, "path": self.path, "headers": headers, "body": body.decode("latin-1")}
         self.server_of.requests.append(seen)
         if headers.get("upgrade", "").lower() == "websocket":
@@ -141,6 +142,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+
+    def _read_chunks(self) -> bytes:
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     def _websocket(self, key: str) -> None:
         accepted = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())

@@ -57,8 +57,8 @@ def _refuse_new_options(context: click.Context) -> None:
     """Reject options of new sandboxes for an existing one."""
     from click.core import ParameterSource
 
-    fixed = ("image", "network", "memory", "cpus", "disk", "processes", "packages", "venv", "ephemeral")
+    fixed = ("image", "network", "memory", "cpus", "disk", "processes", "packages", "venv", "ephemeral", "secrets")
     for name in fixed:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            flag = "package" if name == "packages" else name
+            flag = name.removesuffix("s") if name in ("packages", "secrets") else name
             raise SpecError(f"--{flag} only applies to a new sandbox", hint="remove the option or the ID")

@@ -67,6 +67,7 @@ from corral.spec import (
     check_count,
     check_env,
     check_keywords,
+    check_known,
     check_secrets,
     check_size,
     check_timeout,
@@ -544,7 +545,9 @@ class AsyncSandbox:
 
         Raises: SpecError; CapabilityError if this backend can't.
         """
-        await self._open.set_secrets(check_secrets(secrets, self.primitives.spec.env))
+        wanted = check_secrets(secrets, self.primitives.spec.env)
+        check_known(wanted)
+        await self._open.set_secrets(wanted)
 
     async def denials(self) -> tuple[Denial, ...]:
         """What its network has refused so far, oldest first; the oldest may be forgotten."""

@@ -23,7 +23,7 @@ from corral.engine.client import receive_within
 from corral.engine.errors import EngineError, ExhaustedError, GoneError, SetupError, describe
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
-from corral.engine.powers import OPERATIONS, Powers, change_network
+from corral.engine.powers import OPERATIONS, Powers, change_network, give_settings
 from corral.engine.recipe import Overlaid, Recipe
 from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
@@ -65,6 +65,7 @@ class Launcher:
             "destroy": self._destroy,
             "detach": self._detach,
             "usage": self._usage,
+            "settings": lambda box, message, reply: give_settings(box, reply),
             **dict.fromkeys(OPERATIONS, powers.answer),
         }
 

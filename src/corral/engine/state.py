@@ -168,12 +168,20 @@ def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> N
 
 
 def note_network(
-    folder: Path, state: dict[str, Any], *, redirect: bool, described: object, env: dict[str, str]
+    folder: Path,
+    state: dict[str, Any],
+    *,
+    redirect: bool,
+    described: object,
+    env: dict[str, str],
+    secrets: list[object],
 ) -> None:
-    """Record another network and the variables that belong to it, for the next start and for later clients."""
+    """Record another network, the variables that belong to it, and secrets without their values, for the next start and
+    for later clients."""
     state["recipe"]["redirect"] = redirect
     if "info" in state:
         state["info"]["spec"]["network"] = described
+        state["info"]["spec"]["secrets"] = secrets
         state["info"]["env"] = env
     write_state(folder, state)
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import detached, keepers, mounting, seam, settings, window
+from corral.backends.embedded import certificates, detached, keepers, mounting, seam, settings, window
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
 from corral.backends.embedded.hostfolders import VARIABLE, Permitted, read_host_folders
@@ -41,10 +41,11 @@ from corral.engine.recipe import Layer, Limits, Recipe
 from corral.engine.state import DataFolder, note_limits, read_state
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SandboxStoppedError
 from corral.inside.nolinks import opened
+from corral.network.settings import Authority, GateSettings
 from corral.protocol import Backend, Command, DetachedOptions, OnEvent, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo, VolumeInfo
 from corral.sessions.detached import DetachedProgram
-from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_name
+from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_known, check_name, place_secrets
 
 _START_ATTEMPTS = 200
 _GROUND_ATTEMPTS = 5
@@ -52,7 +53,7 @@ _GROUND_ATTEMPTS = 5
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
-    "resize", "dial", "expose", "volumes", "set_network", "denials",
+    "resize", "dial", "expose", "volumes", "set_network", "denials", "secrets",
 }  # fmt: skip
 
 
@@ -88,6 +89,9 @@ class EmbeddedBackend(Backend):
 
     async def _make(self, spec: Spec) -> EmbeddedSandbox:
         await self._refuse_unkept(spec.resources, op="create")
+        check_known(spec.secrets)
+        spec = dataclasses.replace(spec, secrets=place_secrets(spec.secrets))
+        told = window.make_settings(spec, await find_registries_of(spec.network))
         permitted = (
             read_host_folders(os.environ.get(VARIABLE, "")) if self._host_folders is None else self._host_folders
         )
@@ -99,7 +103,7 @@ class EmbeddedBackend(Backend):
             recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
             before = self.grounds.identify(ground.trees)
             try:
-                ours, proxy_port = await self._launch(recipe, spec)
+                ours, proxy_port = await self._launch(recipe, told)
             except BackendUnavailableError:
                 if not patience or self.grounds.stands(ground.trees, before):
                     raise
@@ -111,7 +115,7 @@ class EmbeddedBackend(Backend):
             sandbox_id=sandbox_id,
             spec=spec,
             control=ours,
-            env=ground.env,
+            env=certificates.with_authority(ground.env, own=told.authority is not None),
             grip=Grip(sandbox_id, self._launcher),
             data_folder=self.data_folder,
             root=os.geteuid() == 0,
@@ -119,14 +123,19 @@ class EmbeddedBackend(Backend):
         )
         sandbox.maker = self.make
         sandbox.arm_deadline()
+        if told.authority is not None:
+            try:
+                await sandbox.show_authority(told.authority)
+            except BaseException:
+                await sandbox.release()
+                raise
         return sandbox
 
-    async def _launch(self, recipe: Recipe, spec: Spec) -> tuple[socket.socket, int | None]:
+    async def _launch(self, recipe: Recipe, told: GateSettings) -> tuple[socket.socket, int | None]:
         """Its control socket, and the port of its proxy if programs have to use it. Raises: as `create`."""
         request = {"op": "create", "recipe": recipe.to_json()}
-        registries = await find_registries_of(spec.network)
         with (
-            opened(window.make_settings(spec, registries).to_memfd()) as given,
+            opened(told.to_memfd()) as given,
             wire.offering(socket.socket) as (ours, theirs),
             mapped(op="create"),
         ):
@@ -242,21 +251,36 @@ class EmbeddedBackend(Backend):
             used = [dataclasses.replace(tree, lowers=lowers.get(tree.target, tree.lowers)) for tree in trees]
             before = self.grounds.identify(used)
             try:
-                await self._launch_again(found, lowers)
+                authority = await self._launch_again(found, lowers)
             except BackendUnavailableError:
                 if not patience or self.grounds.stands(used, before):
                     raise
             else:
+                await self._show_authority(found.sandbox_id, authority)
                 return
 
-    async def _launch_again(self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]) -> None:
-        spec = keepers.spec_from((read_state(found.folder) or found.state)["info"])
-        registries = await find_registries_of(spec.network)
+    async def _show_authority(self, sandbox_id: str, authority: Authority | None) -> None:
+        if authority is None:
+            return
+        async with contextlib.aclosing(await self.adopt(sandbox_id)) as sandbox:
+            try:
+                await sandbox.show_authority(authority)
+            except BaseException:
+                await sandbox.stop()
+                raise
+
+    async def _launch_again(
+        self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]
+    ) -> Authority | None:
+        """Start it, without the values of its secrets; returns its new authority, if it needs one."""
+        info = (read_state(found.folder) or found.state)["info"]
+        spec = keepers.spec_from(info)
+        told = window.make_settings(spec, await find_registries_of(spec.network))
         ours, theirs = wire.make_pair()
         with (
             ours,
             theirs,
-            opened(window.make_settings(spec, registries).to_memfd()) as given,
+            opened(told.to_memfd()) as given,
             mapped(sandbox_id=found.sandbox_id, op="start"),
         ):
             # If this is cancelled, `ours` is closed: init sees that its owner is gone, and the sandbox stays stopped.
@@ -268,6 +292,7 @@ class EmbeddedBackend(Backend):
             check(answer)
             info = (read_state(found.folder) or found.state)["info"]
             check(await self._ask_launcher({"op": "detach", "id": found.sandbox_id, "info": info}))
+        return told.authority
 
     async def stop(self, sandbox_id: str) -> None:
         box = await self._connect_unless_stopped(sandbox_id)
@@ -311,6 +336,7 @@ class EmbeddedBackend(Backend):
         wanted = spec if spec is not None else as_another(keepers.spec_from(found.state["info"]))
         box = await self._connect_unless_stopped(found.sandbox_id)
         if box is not None:
+            wanted = spec if spec is not None else as_another(box.spec)  # with the values of its secrets
             snapshot_id = await self._taken(box, box.snapshot_for_fork())
         else:
             snapshot_id = await self._snapshot_stopped(found.sandbox_id, name=None, passing=process_mark(os.getpid()))
@@ -434,6 +460,5 @@ class EmbeddedBackend(Backend):
 def _refuse_what_is_missing(spec: Spec) -> None:
     unsupported = {
         "images yet": (spec.image is not None, "use packages=[…] or venv= for Python packages, or backend='docker'"),
-        "secrets yet": (bool(spec.secrets), "give values in env=, where programs see them"),
     }
     refuse_given("embedded", unsupported)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import certificates, recorded, seam, settings, window
+from corral.backends.embedded import certificates, recorded, seam, settings, window, withheld
 from corral.backends.embedded.dialling import dial
 from corral.backends.embedded.files import AgentClient, EmbeddedFiles
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
@@ -24,6 +24,7 @@ from corral.backends.embedded.seam import mapped
 from corral.base.process import Clear
 from corral.client.sandbox import AsyncSandbox
 from corral.engine import sweep, wire
+from corral.engine.base import OWN_AUTHORITY, OWN_CERTIFICATES
 from corral.engine.client import LauncherClient, ask, check
 from corral.engine.errors import EngineError, GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
@@ -34,6 +35,7 @@ from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError
 from corral.inside.nolinks import opened
 from corral.languages import Language
 from corral.network import denials
+from corral.network.settings import Authority, GateSettings
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import Denial, SandboxInfo, SandboxState, SandboxUsage
 from corral.sessions.record import Recorded, RecordInfo
@@ -42,10 +44,13 @@ from corral.spec import (
     LimitOptions,
     NetworkPolicy,
     Resources,
+    Secret,
     Spec,
     as_another,
     check_name,
     given_limits,
+    place_secrets,
+    placeholders,
 )
 
 _AGENT_SECONDS = 10.0
@@ -111,7 +116,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         self._grip = grip
         self._data_folder = data_folder
         self._root = root
-        self._network_env = _network_env(spec, proxy_port)
+        self._network_env = _network_env(spec.network, proxy_port)
         self._folder = DataFolder(data_folder).folder(sandbox_id)
         self._denials = self._folder / DENIALS
         self._made_by = os.getpid()
@@ -206,6 +211,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             **self._network_env,
             **self._env,
+            **placeholders(self.spec.secrets),
         }
 
     def hint_for(self, language: Language) -> str:
@@ -418,18 +424,57 @@ class EmbeddedSandbox(SandboxPrimitives):
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         spec = dataclasses.replace(self.spec, network=policy)
-        redirect = policy.mode != "none"
+        await self._change_window(spec, op="set_network")
+
+    async def set_secrets(self, secrets: Sequence[Secret]) -> None:
+        placed = place_secrets(secrets, placeholders(self.spec.secrets))
+        await self._change_window(dataclasses.replace(self.spec, secrets=placed), op="set_secrets")
+
+    async def _change_window(self, spec: Spec, *, op: str) -> None:
+        """Another network policy, or other secrets. In force when this returns."""
         self._ensure_open()
-        registries = await find_registries_of(policy)
-        env = {**self._env, **registries.env}
-        message = {"op": "network", "redirect": redirect, "network": window.describe(policy), "env": env}
-        with mapped(sandbox_id=self.id, op="set_network"), self._noticing_stop("set_network"):
-            with opened(window.make_settings(spec, registries).to_memfd()) as given:
+        registries = await find_registries_of(spec.network)
+        with mapped(sandbox_id=self.id, op=op), self._noticing_stop(op):
+            before = await self.ask_settings()
+            told = window.make_settings(spec, registries, before=before)
+            if told.authority is not None and told.authority != before.authority:
+                await self.show_authority(told.authority)
+            env = certificates.with_authority(self._env | dict(registries.env), own=told.authority is not None)
+            message = {
+                "op": "network",
+                "redirect": spec.network.mode != "none",
+                "network": window.describe(spec.network),
+                "env": env,
+                "secrets": withheld.describe(spec.secrets),
+            }
+            with opened(told.to_memfd()) as given:
                 reply = await self._grip.ask(message, (given,))
             answer = check(await seam.answer(reply))
-        self._network_env = _network_env(spec, answer["proxy_port"])
+        self._network_env = _network_env(spec.network, answer["proxy_port"])
         self._env = env
         self.spec = spec
+
+    async def ask_settings(self) -> GateSettings:
+        """What the gate is told, with the values of secrets: from the holder, which alone keeps them."""
+        with await self._grip.ask({"op": "settings"}) as reply:
+            answer, descriptors = await seam.receive(reply)
+        try:
+            check(answer)
+            return GateSettings.from_memfd(descriptors[0])
+        finally:
+            wire.close_all(descriptors)
+
+    async def recall(self) -> None:
+        """Know the values of secrets again, in a sandbox that another process has made."""
+        if self.spec.secrets:
+            secrets = withheld.recall(self.spec.secrets, await self.ask_settings())
+            self.spec = dataclasses.replace(self.spec, secrets=secrets)
+
+    async def show_authority(self, authority: Authority) -> None:
+        """Have programs that start from now on trust the sandbox's own authority."""
+        bundle = await asyncio.to_thread(certificates.make_bundle, authority.certificate)
+        await self._files.write(OWN_CERTIFICATES, bundle)
+        await self._files.write(OWN_AUTHORITY, authority.certificate)
 
     def count_denials(self) -> int:
         return denials.count(self._denials)
@@ -455,9 +500,9 @@ class EmbeddedSandbox(SandboxPrimitives):
             raise
 
 
-def _network_env(spec: Spec, proxy_port: int | None) -> dict[str, str]:
+def _network_env(policy: NetworkPolicy, proxy_port: int | None) -> dict[str, str]:
     """What programs inside need to know of their network; the same for each, until the network changes."""
-    return {**certificates.variables(spec), **window.variables(spec.network, proxy_port)}
+    return {**certificates.variables(policy), **window.variables(policy, proxy_port)}
 
 
 def check_limits(resources: Resources, limits: LimitOptions) -> tuple[Resources, dict[str, Any]]:
