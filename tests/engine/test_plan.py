@@ -50,6 +50,7 @@ SANDBOXES = {
     "sandbox-with-network": (replace(RECIPE, trees=SHARED, redirect=True), ROOTLESS),
     "sandbox-on-layers": (replace(RECIPE, layers=LAYERS), ROOT),
     "sandbox-with-mounts": (replace(RECIPE, trees=(*OWNED, OVERLAID), mounts=MOUNTS), ROOT),
+    "sandbox-with-a-copy": (replace(RECIPE, trees=(*OWNED, replace(OVERLAID, copied=True), OVERLAID)), ROOT),
     "sandbox-with-mounts-rootless": (replace(RECIPE, trees=(*SHARED, OVERLAID), mounts=MOUNTS), ROOTLESS),
 }
 CODE = {"uid": CODE_UID, "gid": CODE_GID}

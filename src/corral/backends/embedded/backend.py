@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import certificates, detached, keepers, mounting, seam, settings, window
+from corral.backends.embedded import certificates, detached, keepers, mounting, origins, seam, settings, window
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
 from corral.backends.embedded.hostfolders import VARIABLE, Permitted, read_host_folders
@@ -53,7 +53,7 @@ _GROUND_ATTEMPTS = 5
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
-    "resize", "dial", "expose", "volumes", "set_network", "denials", "secrets",
+    "resize", "dial", "expose", "volumes", "diff", "set_network", "denials", "secrets",
 }  # fmt: skip
 
 
@@ -81,13 +81,13 @@ class EmbeddedBackend(Backend):
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
         return AsyncSandbox.around(await self.make(spec), on_event=on_event, event="created")
 
-    async def make(self, spec: Spec) -> EmbeddedSandbox:
-        """As `create`, without a handle."""
+    async def make(self, spec: Spec, *, parent_id: str | None = None) -> EmbeddedSandbox:
+        """As `create`, without a handle. `parent_id`: the sandbox that it is a fork of."""
         _refuse_what_is_missing(spec)
         self._clean_up_at_exit()
-        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
+        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, parent_id))
 
-    async def _make(self, spec: Spec) -> EmbeddedSandbox:
+    async def _make(self, spec: Spec, parent_id: str | None) -> EmbeddedSandbox:
         await self._refuse_unkept(spec.resources, op="create")
         check_known(spec.secrets)
         spec = dataclasses.replace(spec, secrets=place_secrets(spec.secrets))
@@ -103,7 +103,13 @@ class EmbeddedBackend(Backend):
             recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
             before = self.grounds.identify(ground.trees)
             try:
-                ours, proxy_port = await self._launch(recipe, told)
+                async with origins.copied(
+                    recipe.trees,
+                    data_folder=self.data_folder,
+                    parent_id=parent_id,
+                    limit_bytes=spec.resources.disk,
+                ) as copies:
+                    ours, proxy_port = await self._launch(dataclasses.replace(recipe, copies=copies), told)
             except BackendUnavailableError:
                 if not patience or self.grounds.stands(ground.trees, before):
                     raise
@@ -340,7 +346,8 @@ class EmbeddedBackend(Backend):
             snapshot_id = await self._taken(box, box.snapshot_for_fork())
         else:
             snapshot_id = await self._snapshot_stopped(found.sandbox_id, name=None, passing=process_mark(os.getpid()))
-        made = await make_from(self.data_folder, self.make, wanted, snapshot_id)
+        make = partial(self.make, parent_id=found.sandbox_id)
+        made = await make_from(self.data_folder, make, wanted, snapshot_id)
         return AsyncSandbox.around(made, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
