@@ -19,12 +19,13 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC_LAST = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
 """A name whose last label is a number is an address in a spelling of inet_aton: `127.1`, `0x7f000001`."""
 
-# What nothing reaches unless its address is listed. `is_global` of ipaddress decides the rest.
+# What nothing reaches unless its address is listed. `is_global` of ipaddress decides the rest. The last of IPv4 looks
+# public, and is the machine's own host in one of the clouds, which gives out its settings and certificates.
 _NEVER = tuple(
     ip_network(text)
     for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-        "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
+        "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
         "::/127", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
     )
 )  # fmt: skip
