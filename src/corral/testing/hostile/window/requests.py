@@ -32,7 +32,7 @@ connect("good.test:443", both)
 connect("good.test:8080", evil)
 connect("good.test:7000", evil)
 for begin in (b"\x15\3\1\0\2\1\x5a", b"\x15\2\1\0\2\1\0", b"\x14\3\3\0\1\1", b"\x17\3\3\0\1\0", b"\x16\3\3\0\0"):
-    for pieces in ((begin + evil,), (begin, evil), (begin[:3], begin[3:] + evil)):  # servers that skip what they don't know
+    for pieces in ((begin + evil,), (begin, evil), (begin[:3], begin[3:] + evil)):  # some skip such records
         talk(("good.test", 443), *pieces, pause=0.02, seconds=0.2)
 for version in (b"\2\1", b"\0\0", b"\4\0", b"\x0f\xff"):  # that of a first record is not looked at by some
     talk(("good.test", 443), evil[:1] + version + evil[3:], seconds=0.2)
