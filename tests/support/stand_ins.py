@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 __all__ = [
-    "StandIn", "banner", "count", "drip", "fetch", "flood", "git", "make_npm_package", "npm_registry", "pip_index", "sink",
-    "start", "web",
+    "StandIn", "banner", "count", "drip", "fetch", "flood", "git", "make_npm_package", "npm_registry", "pip_index",
+    "sink", "start", "web",
 ]  # fmt: skip
 
 
