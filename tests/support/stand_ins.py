@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 __all__ = [
-    "StandIn", "banner", "count", "drip", "fetch", "git", "make_npm_package", "npm_registry", "pip_index", "sink",
-    "start", "web",
+    "StandIn", "banner", "count", "drip", "fetch", "flood", "git", "make_npm_package", "npm_registry", "pip_index",
+    "sink", "start", "web",
 ]  # fmt: skip
 
 
@@ -38,6 +38,8 @@ class StandIn:
     connections: int = 0
     received: bytearray = field(default_factory=bytearray)
     """What came, for the kinds that keep it."""
+    sent: int = 0
+    """How many bytes, for the kinds that count them."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """For `web`: method, path, headers and body of each request."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -105,6 +107,14 @@ def drip(connection: socket.socket, server: StandIn) -> None:
     while True:
         connection.sendall(b".")
         time.sleep(server.options.get("pause", 0.05))
+
+
+def flood(connection: socket.socket, server: StandIn) -> None:
+    """Sends as much as is taken, and counts it."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    zeros = bytes(65536)
+    while True:
+        server.sent += connection.send(zeros)
 
 
 # HTTP.
