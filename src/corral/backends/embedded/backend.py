@@ -11,7 +11,6 @@ import socket
 import threading
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,8 +18,9 @@ from corral.backends.embedded import detached, keepers, mounting, seam, settings
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
 from corral.backends.embedded.hostfolders import VARIABLE, Permitted, read_host_folders
+from corral.backends.embedded.packages import tell_as_events
+from corral.backends.embedded.pipoutput import Tell
 from corral.backends.embedded.registries import find_registries_of
-from corral.backends.embedded.resolving import resolve_in_sandbox
 from corral.backends.embedded.sandbox import (
     EmbeddedSandbox,
     Grip,
@@ -71,29 +71,30 @@ class EmbeddedBackend(Backend):
             self._host_folders = read_host_folders(host_folders)
         folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
         self.data_folder = folder
-        self.grounds = Grounds(folder, partial(resolve_in_sandbox, self.make))
+        self.grounds = Grounds(folder, self.make)
         self._launcher = LauncherClient(folder)
         self._tokens: TokenBook[EmbeddedSandbox] = TokenBook()
         self._lock = threading.Lock()
         self._exit_registered = False
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
-        return AsyncSandbox.around(await self.make(spec), on_event=on_event, event="created")
+        made = await self.make(spec, tell=tell_as_events(on_event))
+        return AsyncSandbox.around(made, on_event=on_event, event="created")
 
-    async def make(self, spec: Spec) -> EmbeddedSandbox:
-        """As `create`, without a handle."""
+    async def make(self, spec: Spec, *, tell: Tell | None = None) -> EmbeddedSandbox:
+        """As `create`, without a handle. `tell` gets what takes a while."""
         _refuse_what_is_missing(spec)
         self._clean_up_at_exit()
-        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
+        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec, tell or tell_as_events(None)))
 
-    async def _make(self, spec: Spec) -> EmbeddedSandbox:
+    async def _make(self, spec: Spec, tell: Tell) -> EmbeddedSandbox:
         await self._refuse_unkept(spec.resources, op="create")
         permitted = (
             read_host_folders(os.environ.get(VARIABLE, "")) if self._host_folders is None else self._host_folders
         )
         mounts, overlaid = mounting.find_mounts(spec, permitted, data_folder=self.data_folder)
         for patience in reversed(range(_GROUND_ATTEMPTS)):
-            ground = await self.grounds.prepare(spec)
+            ground = await self.grounds.prepare(spec, tell=tell)
             sandbox_id = str(uuid.uuid4())
             recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
             recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
