@@ -29,7 +29,8 @@ class Addresses:
         self._database = database
         self._sandboxes = sandboxes
         self._known = {preview.id: preview for preview in load_all(Preview, database)}
-        self._by_address: dict[str, Preview] = {}
+        self.given: dict[str, Preview] = {}
+        """What is at each address, for `Places`."""
         self._servers: dict[str, asyncio.Server] = {}
         self._giving = asyncio.Lock()
         self._listen: Listen | None = None
@@ -40,10 +41,6 @@ class Addresses:
     def available(self) -> bool:
         """Whether the server listens on loopback, so that it can listen on other loopback addresses, too."""
         return self._listen is not None
-
-    def find(self, address: str) -> Preview | None:
-        """What is at an address."""
-        return self._by_address.get(address)
 
     async def begin(self, listen: Listen, *, port: int) -> None:
         """Listen on all addresses that an earlier server has given out."""
@@ -67,7 +64,7 @@ class Addresses:
                 preview = Preview(
                     id=f"{sandbox.id}:{port}", sandbox_id=sandbox.id, port=port, address=random_loopback()
                 )
-                if preview.address not in self._by_address and await self._open(preview):
+                if preview.address not in self.given and await self._open(preview):
                     preview.save(self._database)
                     self._known[preview.id] = preview
                     return preview.address
@@ -85,14 +82,14 @@ class Addresses:
             self._servers[preview.address] = await self._listen(preview.address)
         except OSError:
             return False  # another program has it, or this system has one loopback address only
-        self._by_address[preview.address] = preview
+        self.given[preview.address] = preview
         return True
 
     def forget(self, sandbox_id: str) -> None:
         """The sandbox was deleted, and its rows with it."""
         for preview in [each for each in self._known.values() if each.sandbox_id == sandbox_id]:
             del self._known[preview.id]
-            self._by_address.pop(preview.address, None)
+            self.given.pop(preview.address, None)
             server = self._servers.pop(preview.address, None)
             if server is not None:
                 server.close()
@@ -103,4 +100,4 @@ class Addresses:
         for server in self._servers.values():
             server.close()
         self._servers.clear()
-        self._by_address.clear()
+        self.given.clear()

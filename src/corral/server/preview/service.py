@@ -68,7 +68,8 @@ class Previews:
         self.addresses = Addresses(database, sandboxes)
         self.links = Links(database, keyring)
         self.access = Access(keyring=keyring, sandboxes=sandboxes, links=self.links, door=door)
-        self._places = Places(self.addresses, domain=settings.preview_domain)
+        self.places = Places(self.addresses.given, domain=settings.preview_domain)
+        """Tells which requests are for previews."""
         self._tunnels: set[asyncio.BaseTransport | None] = set()
         self._stopping = False
         sandboxes.listeners.append(self._forget)
@@ -113,10 +114,6 @@ class Previews:
         return None if address is None else f"{address}:{self.addresses.server_port}"
 
     # Requests.
-
-    def find(self, request: web.Request) -> Place | None:
-        """The preview that a request is for; None if it is for the server itself. Raises: Fault."""
-        return self._places.find(request)
 
     async def admit(self, request: web.Request, place: Place) -> Admitted:
         """Raises: Fault, without access."""
