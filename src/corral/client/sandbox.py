@@ -398,7 +398,7 @@ class AsyncSandbox:
             denied = self.watch_denials()
             process = await self.primitives.spawn(request)
             process.clear_at_end(clear)
-            process.tell_denied(denied)
+            process.tell_denied(denied, self.primitives.settle_denials)
             return process
 
     # Recorded programs: their output is kept, and can be read from the beginning, any number of times.
@@ -737,6 +737,7 @@ class AsyncSandbox:
         denied = self.watch_denials()
         try:
             process = await self.primitives.spawn(replace(request, listened=listened, quiet=not listened))
+            process.tell_denied(denied, self.primitives.settle_denials)
             try:
                 result = await wait_for(process, stdin=stdin, on_output=on_output)
             except BaseException:
@@ -751,10 +752,8 @@ class AsyncSandbox:
             if error.sandbox_id == self.id:
                 self._ended = error
             raise
-        if found := denied():
-            result = replace(result, denied=found)
-            for denial in found:
-                self.tell("denied", host=denial.host, port=denial.port, rule=denial.rule, count=denial.count)
+        for denial in result.denied:
+            self.tell("denied", host=denial.host, port=denial.port, rule=denial.rule, count=denial.count)
         self.tell(
             "exec",
             program=posixpath.basename(request.argv[0]),

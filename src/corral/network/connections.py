@@ -13,7 +13,7 @@ from corral.network import explicit
 from corral.network.denials import DenialLog
 from corral.network.heads import MalformedHeadError
 from corral.network.hello import MalformedError
-from corral.network.inner import find_target
+from corral.network.inner import MAX_WAITING, find_target
 from corral.network.judge import LookupFailedError, NoSuchNameError, RefusedError, Target
 from corral.network.limits import Meter
 from corral.network.names import NameTable, is_stand_in
@@ -96,6 +96,12 @@ class Connections:
         return judge.still_permits(passage.target, passage.address) and (
             inner == passage.target or judge.permits_name(inner.host, inner.port)
         )
+
+    def accept_waiting(self) -> None:
+        """Accept what waits now, at most as many as may wait."""
+        for listener in self._listeners:
+            for _ in range(MAX_WAITING // _AT_ONCE + 1):
+                self._accept(listener)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_AT_ONCE):
