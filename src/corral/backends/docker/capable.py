@@ -10,7 +10,9 @@ from corral.protocol import refuse_given
 from corral.results import DERIVED_POWERS, Capabilities
 from corral.spec import NetworkLimits, Resources, Spec
 
-POWERS = DERIVED_POWERS | {"detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize"}
+POWERS = DERIVED_POWERS | {
+    "detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize", "dial", "expose"
+}  # fmt: skip
 
 
 def refuse_what_is_missing(spec: Spec) -> None:
