@@ -148,7 +148,8 @@ def main(start: dict[str, Any]) -> None:
     # What is imported late has to be imported now: the user that we become may not read it.
     _ = encodings.idna.ToASCII
     make_injector(settings)
-    confine("corral-gate", uid=start.get("uid"), gid=start.get("gid"))
+    readable = filter(None, (start["package"], settings.site_packages, settings.ca_file))
+    confine("corral-gate", uid=start.get("uid"), gid=start.get("gid"), readable=readable)
     threading.Thread(target=_end_with, args=(start["control"], start["sandbox"]), daemon=True).start()
     gate = Gate(start, settings)
     gc.freeze()
