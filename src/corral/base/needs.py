@@ -6,12 +6,13 @@ A missing module is read from what the program printed, which may be anything: o
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from corral.base.denials import NEW_SANDBOX_FLAG, Door, describe_denials
-from corral.results import ExecResult
+from corral.results import Denial, ExecResult
 from corral.spec import NetworkPolicy
 
-_TAIL_BYTES = 4096
+_TAIL = 4096
 _PYTHON = re.compile(
     r"(?:^ModuleNotFoundError|^\S*python[\d.]*): No module named '?([A-Za-z_]\w{0,99})[\w.]*'?$", re.MULTILINE
 )
@@ -26,11 +27,22 @@ def describe_needs(
     program did not find. Empty if it lacked nothing that is known here. `flag` is what takes a policy on the command
     line.
     """
-    if line := describe_denials(result.denied, policy, door=door, flag=flag):
+    printed = "" if result.ok else result.stderr_bytes[-_TAIL:].decode("utf-8", "replace")
+    return describe_lack(result.denied, printed, policy, door=door, flag=flag)
+
+
+def describe_lack(
+    denied: Sequence[Denial],
+    printed: str,
+    policy: NetworkPolicy,
+    *,
+    door: Door = "library",
+    flag: str = NEW_SANDBOX_FLAG,
+) -> str:
+    """As `describe_needs`, of a program that failed after it had `printed` this; "" if it did not fail."""
+    if line := describe_denials(denied, policy, door=door, flag=flag):
         return line
-    if result.ok:
-        return ""
-    tail = result.stderr_bytes[-_TAIL_BYTES:].decode("utf-8", "replace").rstrip()
+    tail = printed[-_TAIL:].rstrip()
     if found := _PYTHON.search(tail):
         ask = _ask_python(found[1], policy, door, flag)
         return f"python: there is no module {found[1]!r}; if it is a package, {ask}"

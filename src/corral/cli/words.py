@@ -40,6 +40,7 @@ _PHRASES = (
     (r"files\.upload", "`corral sandbox cp`"),
     (r"pass (?:it|data|content) as stdin=", "pass it by standard input"),
     (r"; register_language adds others", ""),
+    (r"; Image\.debian_slim\(\)\.pip_install\(…\) builds it", ""),
     (r", or None\b", ""),
     (r"set host= or CORRAL_DOCKER_HOST", "set CORRAL_DOCKER_HOST"),
     (r"resources\.processes", "--processes"),

@@ -16,7 +16,10 @@ POWERS = DERIVED_POWERS | {"detach", "pty", "users", "images", "snapshot", "fork
 def refuse_what_is_missing(spec: Spec) -> None:
     """Raises: CapabilityError for a spec that containers can't meet."""
     unsupported = {
-        "packages": (bool(spec.packages), "build an image: corral.Image.debian_slim().pip_install(…)"),
+        "packages": (
+            bool(spec.packages),
+            "use image= with one that has them; Image.debian_slim().pip_install(…) builds it",
+        ),
         "venv": (spec.venv is not None, "build an image that has it"),
         "ephemeral": (spec.ephemeral, "leave it out: containers always write to the daemon's disk"),
         "a list of hosts": (spec.network.mode == "allow", 'use network="none" or network="open"'),
