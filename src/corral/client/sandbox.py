@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from corral.base.command import in_file
 from corral.base.files import AsyncFiles, check_string
+from corral.base.needs import describe_needs
 from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
 from corral.client.forwarding import Forward, Forwards, check_port
 from corral.client.registry import get_backend
@@ -766,12 +767,13 @@ class AsyncSandbox:
     def _checked(self, result: R, operation: str) -> R:
         if result.ok:
             return result
+        hint = describe_needs(result, self.spec.network)
         if result.timed_out:
             text = f"timed out after {result.usage.wall_seconds:.1f} s"
-            raise ExecTimeoutError(text, result=result, sandbox_id=self.id, op=operation)
+            raise ExecTimeoutError(text, result=result, sandbox_id=self.id, op=operation, hint=hint)
         tail = result.stderr.strip().splitlines()[-1:] or [""]
         text = f"exit code {result.exit_code} ({result.reason}) {tail[0][:200]}".rstrip()
-        raise ExitError(text, result=result, sandbox_id=self.id, op=operation)
+        raise ExitError(text, result=result, sandbox_id=self.id, op=operation, hint=hint)
 
     # Snippets and long scripts are never passed in argv.
 

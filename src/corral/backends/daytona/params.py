@@ -21,7 +21,7 @@ def refuse_unsupported(spec: Spec) -> None:
     unsupported = {
         "packages=": (
             bool(spec.packages),
-            "`corral serve --package NAME` has them in every sandbox; elsewhere Image.debian_slim().pip_install(NAME)",
+            "`corral serve --package NAME` has them in every sandbox; elsewhere use image= with one that has them",
         ),
         "venv=": (spec.venv is not None, "`corral serve --venv DIR` has it in every sandbox; elsewhere use an image"),
         "secrets=": (bool(spec.secrets), "store them at the service, or give values in env=, where programs see them"),

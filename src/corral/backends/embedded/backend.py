@@ -469,6 +469,6 @@ class EmbeddedBackend(Backend):
 
 def _refuse_what_is_missing(spec: Spec) -> None:
     unsupported = {
-        "images yet": (spec.image is not None, "use packages=[…] or venv= for Python packages, or backend='docker'"),
+        "images yet": (spec.image is not None, "use packages=[…] for Python packages, or backend='docker' for images"),
     }
     refuse_given("embedded", unsupported)
