@@ -34,7 +34,13 @@ def refuse_unsupported(spec: Spec) -> None:
 
 
 def make_params(
-    spec: Spec, labels: dict[str, str], deadline: float | None, *, os_user: str | None, target: str | None
+    spec: Spec,
+    labels: dict[str, str],
+    deadline: float | None,
+    *,
+    os_user: str | None,
+    target: str | None,
+    network: dict[str, Any],
 ) -> Any:
     """The SDK's parameters for creating a sandbox."""
     from daytona import CreateSandboxFromImageParams, CreateSandboxFromSnapshotParams
@@ -54,11 +60,8 @@ def make_params(
         "auto_delete_interval": 0,
         "ttl_minutes": life.minutes(deadline - time.time()) if deadline is not None else None,
         "target": target,
+        **{name: value for name, value in network.items() if value},
     }
-    if spec.network.mode == "none":
-        params["network_block_all"] = True
-    elif spec.network.mode == "allow":
-        params["domain_allow_list"] = ",".join(spec.network.hosts)
     if spec.image is None:
         return CreateSandboxFromSnapshotParams(snapshot=spec.snapshot, **params)
     image: Any = spec.image

@@ -35,7 +35,7 @@ from corral.errors import (
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest, lacking
 from corral.results import SandboxInfo, SandboxUsage
-from corral.spec import USER, LimitOptions, Resources, Spec, check_name, check_timeout, given_limits
+from corral.spec import USER, LimitOptions, NetworkPolicy, Resources, Spec, check_name, check_timeout, given_limits
 
 if TYPE_CHECKING:
     from corral.backends.daytona.backend import DaytonaBackend
@@ -301,6 +301,12 @@ class DaytonaSandbox(SandboxPrimitives):
     async def resume(self) -> None:
         await self._remote.call(lambda box: box.start(timeout=CHANGE_SECONDS), op="resume", finish=True)
         self.is_paused = False
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        self._check("set_network")
+        settings = await self._maker.network_settings(policy)
+        await self._remote.call(lambda box: box.update_network_settings(**settings), op="set_network", safe=True)
+        self.spec = replace(self.spec, network=policy)
 
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         given = given_limits(limits)
