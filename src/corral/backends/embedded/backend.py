@@ -104,6 +104,7 @@ class EmbeddedBackend(Backend):
             sandbox_id = str(uuid.uuid4())
             recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
             recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
+            mounting.refuse_hidden_files(recipe)
             before = self.grounds.identify(ground.trees)
             try:
                 async with origins.copied(
