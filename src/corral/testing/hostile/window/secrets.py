@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from corral.client.sandbox import AsyncSandbox
-from corral.engine.base import OWN_AUTHORITY
 from corral.errors import CorralError
 from corral.spec import Secret
 from corral.testing.hostile.probe import Finding, Scene, breached, held, unproven
@@ -14,6 +13,7 @@ from corral.testing.hostile.window.stage import SECRET_HOST, SECRETS_POLICY, Sec
 from corral.testing.hostile.window.tools import opening, probe
 
 _GATE = "the gate alone has the value, and puts it into the named header of TLS to the named host"
+_AUTHORITY = "/etc/corral/authority.pem"
 _SERVER = f"{SECRET_HOST}:443"
 _HEADER = b"authorization:"
 
@@ -207,10 +207,10 @@ async def _try_the_neighbours(scene: Scene) -> Finding | None:
         return held("there are no secrets on this machine")
     try:
         async with _opening()() as neighbour:
-            theirs = await neighbour.files.read(OWN_AUTHORITY)
-        mine = await scene.sandbox.files.read(OWN_AUTHORITY)
+            theirs = await neighbour.files.read(_AUTHORITY)
+        mine = await scene.sandbox.files.read(_AUTHORITY)
         await scene.sandbox.files.write("theirs.pem", theirs)
-        done = await scene.sandbox.exec(["python3", "-c", _TRUSTING, SECRET_HOST, OWN_AUTHORITY, "theirs.pem"])
+        done = await scene.sandbox.exec(["python3", "-c", _TRUSTING, SECRET_HOST, _AUTHORITY, "theirs.pem"])
     except CorralError as error:
         return unproven(f"{type(error).__name__}: {error}")
     if mine == theirs or b"PRIVATE" in mine + theirs:
