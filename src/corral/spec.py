@@ -348,7 +348,8 @@ class Secret:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _VARIABLE.fullmatch(self.name):
-            raise SpecError(f"secret {self.name!r} is not a name of a variable", hint="for example OPENAI_API_KEY")
+            # Not what was given: it may be the value.
+            raise SpecError("a secret has the name of a variable, and this is none", hint="for example OPENAI_API_KEY")
         hosts = (self.hosts,) if isinstance(self.hosts, str) else self.hosts
         if (
             not isinstance(self.value, str | Pending)

@@ -52,7 +52,7 @@ def on_ground(request: pytest.FixtureRequest, certificates: Certificates) -> Ite
 
 
 CLIENTS = r"""
-import json, os, shutil, subprocess, urllib.request
+import json, os, shutil, socket, ssl, subprocess, urllib.request
 from pip._vendor import requests
 key, url = os.environ["KEY"], "https://api.example.org"
 told = {}
@@ -76,6 +76,16 @@ for name, argv in programs.items():
         continue
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     told[name] = done.returncode if name == "git" else done.stdout.strip()[:200] or done.stderr
+context = ssl.create_default_context()
+with context.wrap_socket(socket.create_connection(("api.example.org", 443)), server_hostname="api.example.org") as web:
+    web.sendall(f"GET /ws HTTP/1.1\r\nHost: api.example.org\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                f"Authorization: {key}\r\nSec-WebSocket-Version: 13\r\n"
+                f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode())
+    head = b""
+    while b"\r\n\r\n" not in head:
+        head += web.recv(1000)
+    web.sendall(bytes([0x81, 0x80 | len(key), 0, 0, 0, 0]) + key.encode())
+    told["websocket"] = [head.split()[1].decode(), web.recv(100)[2:].decode() == key]
 print(json.dumps(told))
 """
 
@@ -95,6 +105,8 @@ def test_clients_use_a_value_that_they_never_see(on_ground: Run) -> None:
     assert answer["clients"], answer["output"]
     assert answer["denied"] == []
     assert answer["clients"]["requests"] == [len(b"a" * 70_000) + 46, True]
+    assert answer["clients"]["websocket"] == ["101", True]
+    assert seen["/ws"] == CANARY
     assert seen["/urllib"] == f"Bearer {CANARY}"
     assert seen["/requests"] == "Basic dXNlcjpjYW5hcnktdmFsdWUtb2YtYS1zZWNyZXQ="
     assert [name for name, _ in answer["seen"]].count("/requests") == 2
@@ -315,6 +327,27 @@ def test_secrets_over_a_sandboxs_life(on_ground: Run) -> None:
         "rules": [["api.example.org", 443, "secret"]], "another_authority": True, "again": ["again"],
         "more": ["more"], "same": True, "gone": [None], "variables": "/etc/ssl/certs/ca-certificates.crt",
     }  # fmt: skip
+
+
+def test_a_program_can_not_keep_a_secret_by_spoiling_its_certificates(on_ground: Run) -> None:
+    """Other secrets are in force, and the sandbox starts again; what is spoiled is the program's own TLS."""
+    answer = on_ground(
+        """
+        import asyncio
+        ASK = 'curl -sS -m 10 -k -H "Authorization: $KEY" https://api.example.org/'
+        with Sandbox(network=NETWORK, secrets=[KEY]) as box:
+            box.exec("cd /etc/corral; rm *; mkdir -p ca-certificates.crt/x; chmod 500 .", check=True)
+            box.set_secrets([Secret("KEY", "moved", ["other.example.org"])])
+            box.exec(ASK)
+            tell(moved=CANARY in str(api.requests), hosts=list(box.spec.secrets[0].hosts))
+            box.detach(name="spoiled")
+            box.stop()
+        async def start():
+            await (await get_backend().start("spoiled")).kill()
+        asyncio.run(start())
+        """
+    )
+    assert answer == {"moved": False, "hosts": ["other.example.org"]}
 
 
 def test_login_of_an_index_stays_outside(on_ground: Run) -> None:

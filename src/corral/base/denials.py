@@ -102,7 +102,7 @@ def _explain(rule: str, policy: NetworkPolicy) -> str:
         "bytes": ": more bytes than its limit",
         "tls": ": the name in TLS is another one",
         "host": ": the request names another host",
-        "secret": ": a secret is put into HTTP/1.1 over TLS alone, of clients that trust the file in SSL_CERT_FILE",
+        "secret": ": its secret can't be put in, which takes HTTP/1.1 over TLS and a client that trusts SSL_CERT_FILE",
         "protocol": ": the protocol was not understood",
     }.get(rule, f": {rule[:40]!a}")
 

@@ -270,14 +270,9 @@ class EmbeddedBackend(Backend):
                 return
 
     async def _show_authority(self, sandbox_id: str, authority: Authority | None) -> None:
-        if authority is None:
-            return
-        async with contextlib.aclosing(await self.adopt(sandbox_id)) as sandbox:
-            try:
-                await sandbox.show_authority(authority)
-            except BaseException:
-                await sandbox.stop()
-                raise
+        if authority is not None:
+            async with contextlib.aclosing(await self.adopt(sandbox_id)) as sandbox:
+                await sandbox.renew_authority(authority)
 
     async def _launch_again(
         self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
 import shlex
 import socket
@@ -34,7 +35,13 @@ from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.state import DataFolder, read_state
 from corral.engine.window import DENIALS
-from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError, SandboxStoppedError
+from corral.errors import (
+    CapabilityError,
+    InvalidCommandError,
+    SandboxFileError,
+    SandboxGoneError,
+    SandboxStoppedError,
+)
 from corral.inside.nolinks import opened
 from corral.languages import Language
 from corral.network import denials
@@ -59,6 +66,8 @@ from corral.spec import (
 _AGENT_SECONDS = 10.0
 _JUDGED_SECONDS = 5.0
 """How long a result waits for a gate that starts."""
+
+log = logging.getLogger("corral.embedded")
 
 
 class Grip:
@@ -443,8 +452,6 @@ class EmbeddedSandbox(SandboxPrimitives):
         with mapped(sandbox_id=self.id, op=op), self._noticing_stop(op):
             before = await self.ask_settings()
             told = window.make_settings(spec, registries, before=before)
-            if told.authority is not None and told.authority != before.authority:
-                await self.show_authority(told.authority)
             env = certificates.with_authority(self._env | dict(registries.env), own=told.authority is not None)
             message = {
                 "op": "network",
@@ -459,6 +466,8 @@ class EmbeddedSandbox(SandboxPrimitives):
         self._network_env = _network_env(spec.network, answer["proxy_port"])
         self._env = env
         self.spec = spec
+        if told.authority is not None and told.authority != before.authority:
+            await self.renew_authority(told.authority)
 
     async def ask_settings(self) -> GateSettings:
         """What the gate is told, with the values of secrets: from the holder, which alone keeps them."""
@@ -476,8 +485,16 @@ class EmbeddedSandbox(SandboxPrimitives):
             secrets = withheld.recall(self.spec.secrets, await self.ask_settings())
             self.spec = dataclasses.replace(self.spec, secrets=secrets)
 
+    async def renew_authority(self, authority: Authority) -> None:
+        """As `show_authority`, in a sandbox whose programs may have spoiled its files: what that breaks is their own
+        TLS, and they must not keep a secret by it."""
+        try:
+            await self.show_authority(authority)
+        except SandboxFileError as error:
+            log.warning("sandbox %s: its programs can't trust the hosts of its secrets: %s", self.id, error)
+
     async def show_authority(self, authority: Authority) -> None:
-        """Have programs that start from now on trust the sandbox's own authority."""
+        """Have programs that start from now on trust the sandbox's own authority. Raises: SandboxFileError."""
         bundle = await asyncio.to_thread(certificates.make_bundle, authority.certificate)
         await self._files.write(OWN_CERTIFICATES, bundle)
         await self._files.write(OWN_AUTHORITY, authority.certificate)
