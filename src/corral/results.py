@@ -69,7 +69,7 @@ class Denial:
     rule: str
     """Why: `policy` (not in the list), `private` (an address that is never reached unless listed), `no network`,
     `connections`, `rate`, `bytes` (a limit), `tls` (the name in TLS is another one), `host` (the name in the request is
-    another one), `secret` (it would have to be read, and can't be), or `protocol` (not understood)."""
+    another one), `secret` (a secret can't be put into it), or `protocol` (not understood)."""
     count: int = 1
     """How often in a row."""
 
@@ -365,6 +365,29 @@ class VolumeInfo:
     """When a sandbox mounted it last."""
     sandboxes: tuple[str, ...] = ()
     """The ids of the sandboxes that use it, running or stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderChange:
+    """What a sandbox has changed in a folder of the host that is mounted with mode "copy" or "overlay"."""
+
+    path: str
+    """The path below the folder. It may have any characters but NUL."""
+    kind: Literal["added", "modified", "deleted"]
+    file: Literal["file", "folder", "link"]
+    """What it is now, or was."""
+    conflict: bool = False
+    """True if the host's file is not the one that the sandbox began with: `apply` refuses to replace it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """What `apply` has changed on the host."""
+
+    changes: tuple[FolderChange, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Paths that were left as they are on the host: links that lead out of the folder, and files that make git run
+    programs; also deleted files that the host has changed."""
 
 
 DERIVED_POWERS = frozenset({"sessions", "interpreter"})

@@ -320,6 +320,12 @@ def _read_rule(host: str) -> Rule:
         raise SpecError(f"network: {error}", hint=_NETWORK_HINT) from None
 
 
+class Pending:
+    """In place of a value that is not known: not yet, for an `Environment`; or no more, after a sandbox was stopped."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Secret:
     """A value that programs inside use without seeing it.
@@ -331,7 +337,8 @@ class Secret:
 
     name: str
     """The variable inside."""
-    value: str = field(repr=False)
+    value: str | Pending = field(repr=False)
+    """A `Variable` in an `Environment`."""
     hosts: Sequence[str]
     """Names of hosts, with wildcards and ports as in a network policy."""
     header: str = "Authorization"
@@ -341,12 +348,18 @@ class Secret:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _VARIABLE.fullmatch(self.name):
-            raise SpecError(f"secret {self.name!r} is not a name of a variable", hint="for example OPENAI_API_KEY")
+            # Not what was given: it may be the value.
+            raise SpecError("a secret has the name of a variable, and this is none", hint="for example OPENAI_API_KEY")
         hosts = (self.hosts,) if isinstance(self.hosts, str) else self.hosts
-        if not isinstance(self.value, str) or not isinstance(self.header, str) or not isinstance(hosts, Sequence):
+        if (
+            not isinstance(self.value, str | Pending)
+            or not isinstance(self.header, str)
+            or not isinstance(hosts, Sequence)
+        ):
             raise SpecError(f"secret {self.name!r}: value and header are strings, hosts is a list", hint=_SECRET_HINT)
         try:
-            check_value(self.value)
+            if isinstance(self.value, str):
+                check_value(self.value)
             check_header(self.header)
             if self.placeholder is not None:
                 check_placeholder(self.placeholder)
@@ -366,9 +379,14 @@ class Secret:
         if value is None:
             raise SpecError(
                 f"secret {name!r}: the environment variable {variable or name} is not set",
-                hint="set it, or give value=",
+                hint=f"set it: export {variable or name}=…",
             )
         return cls(name, value, (hosts,) if isinstance(hosts, str) else tuple(hosts), header)
+
+    @property
+    def is_known(self) -> bool:
+        """False if nobody has given its value (again)."""
+        return isinstance(self.value, str)
 
 
 _SECRET_HINT = 'for example Secret("OPENAI_API_KEY", value=…, hosts=["api.example.org"])'
@@ -393,9 +411,9 @@ def check_secrets(secrets: Sequence[Secret], env: Mapping[str, str]) -> tuple[Se
     return tuple(secrets)
 
 
-def place_secrets(secrets: Sequence[Secret], before: Sequence[Secret] = ()) -> tuple[Secret, ...]:
-    """The secrets with a placeholder each: the given one, that of a secret of the same name before, or a random one."""
-    known = {each.name: each.placeholder for each in before}
+def place_secrets(secrets: Sequence[Secret], before: Mapping[str, str] | None = None) -> tuple[Secret, ...]:
+    """The secrets with a placeholder each: the given one, that of its name in `before`, or a random one."""
+    known = before or {}
     return tuple(
         replace(each, placeholder=each.placeholder or known.get(each.name) or make_placeholder()) for each in secrets
     )
@@ -404,6 +422,16 @@ def place_secrets(secrets: Sequence[Secret], before: Sequence[Secret] = ()) -> t
 def placeholders(secrets: Sequence[Secret]) -> dict[str, str]:
     """What programs see: the variables, with placeholders."""
     return {each.name: each.placeholder for each in secrets if each.placeholder is not None}
+
+
+def check_known(secrets: Sequence[Secret]) -> None:
+    """Raises: SpecError for a secret without a value."""
+    for each in secrets:
+        if not each.is_known:
+            raise SpecError(
+                f"secret {each.name!r} has no value",
+                hint="give it with set_secrets; a Variable is for an Environment",
+            )
 
 
 def check_reach(secrets: Sequence[Secret], network: NetworkPolicy) -> None:
@@ -649,6 +677,7 @@ def make_spec(**spec_options: Unpack[SpecOptions]) -> Spec:
         if given.get(name) is None:
             given.pop(name, None)
     spec = Spec(**given)
+    check_known(spec.secrets)
     check_reach(spec.secrets, spec.network)
     return spec
 

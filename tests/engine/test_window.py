@@ -345,9 +345,8 @@ def test_a_gate_that_always_fails_lets_nothing_out_and_does_not_keep_its_holder_
         """
 served = serve(count, "93.184.215.14", 80, name="example.org")
 FLOOD = '''
-import socket, time
-end = time.monotonic() + 1
-while time.monotonic() < end:
+import socket
+while True:
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     for _ in range(100): sock.sendto(b"x" * 40, ("127.77.0.1", 53))
     tcp = socket.socket(); tcp.setblocking(False)
@@ -363,7 +362,7 @@ with Sandbox(network=["example.org"]) as box, Sandbox() as other:
             killed += 1
         assert other.exec("true").exit_code == 0
         time.sleep(0.02)
-    flood.wait()
+    flood.kill()
     tell(killed=killed, connections=served.connections, usage=box.usage().memory_bytes is not None)
     tell(back=get(box, "example.com"))
 """,

@@ -115,6 +115,7 @@ def _namespace_settings() -> list[Finding]:
 async def _engine() -> tuple[list[Finding], bool]:
     from corral.backends.embedded import report, settings
     from corral.backends.embedded.window import has_upstream
+    from corral.backends.embedded.withheld import find_site_packages
 
     try:
         engine = await asyncio.to_thread(report.examine, settings.default_data_folder())
@@ -151,6 +152,10 @@ async def _engine() -> tuple[list[Finding], bool]:
             "network", engine.transparent, "off unless network= permits something; then every connection is judged",
             "off unless network= permits something; then only programs that use a proxy reach it",
             "a kernel with nf_tables and its tproxy (module nft_tproxy) redirects every connection",
+        ),
+        _limit(
+            "secrets", find_site_packages() is not None, "values stay outside; they are put into requests on the way",
+            "not supported: the package cryptography is not installed", "pip install 'corral[secrets]'",
         ),
     ]  # fmt: skip
     if has_upstream():

@@ -17,6 +17,7 @@ from corral.errors import CorralError, SpecError
 
 if TYPE_CHECKING:
     from corral.mount import Mount
+    from corral.spec import Secret
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -217,6 +218,14 @@ environment_options = together(
     click.option("--env-file", type=click.Path(path_type=Path, exists=True, dir_okay=False), multiple=True,
                  metavar="FILE", help="A file with lines NAME=VALUE; # starts a comment."),
 )  # fmt: skip
+secret_options = together(
+    click.option("--secret", "secrets", multiple=True, metavar="NAME@HOST",
+                 help="Let programs use the variable NAME of this shell without seeing its value, in HTTPS requests to "
+                      "HOST. NAME@HOST,HOST/HEADER: more hosts, and another header than Authorization."),
+    click.option("--secret-file", "secret_files", multiple=True, metavar="FILE",
+                 type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+                 help="Take values of --secret from lines NAME=VALUE of a file instead; - is standard input."),
+)  # fmt: skip
 spec_option_flags = together(
     setting_option("image", metavar="IMAGE"),
     network_option,
@@ -225,6 +234,7 @@ spec_option_flags = together(
     setting_option("disk", metavar="SIZE"),
     setting_option("processes", type=int, metavar="N"),
     environment_options,
+    secret_options,
     setting_option("workdir", "-w", metavar="PATH"),
     click.option("--package", "-p", "packages", multiple=True, metavar="NAME",
                  help="A Python package, as for pip; downloaded on the host, mounted read-only."),
@@ -257,7 +267,34 @@ def read_spec_options(given: dict[str, Any]) -> dict[str, Any]:
         "venv": given.get("venv"),
         "ephemeral": bool(given.get("ephemeral")),
         "mounts": read_mounts(given.get("volumes", ()), given.get("mounts", ())),
+        "secrets": read_secrets(given.get("secrets", ()), given.get("secret_files", ())),
     }
+
+
+def read_secrets(texts: tuple[str, ...], files: tuple[Path, ...] = ()) -> tuple[Secret, ...]:
+    """From NAME@HOST[,HOST…][/HEADER], with values from the files, or else from the variables of this process.
+
+    Raises:
+        SpecError: malformed, or there is no value. What is shown is never a value, also if one was given by mistake.
+    """
+    from corral.spec import Secret
+
+    values = _read_files(files, flag="--secret-file")
+    secrets = []
+    for text in texts:
+        name, at, rest = text.partition("@")
+        if not at or not name.isidentifier():
+            hint = "write NAME@HOST; the value comes from the variable NAME, or from --secret-file"
+            if "=" in name:
+                hint += ": the arguments of a command are seen by others of this machine"
+            raise SpecError("--secret is malformed", hint=hint)
+        value = values.get(name, os.environ.get(name))
+        if value is None:
+            hint = f"set it, or give a file with the line {name}=… by --secret-file"
+            raise SpecError(f"--secret {name}: there is no variable of this name", hint=hint)
+        hosts, _, header = rest.partition("/")
+        secrets.append(Secret(name, value, hosts.split(","), header or "Authorization"))
+    return tuple(secrets)
 
 
 def read_mounts(volumes: tuple[str, ...], folders: tuple[str, ...]) -> tuple[Mount, ...]:
@@ -303,18 +340,7 @@ def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> di
     Raises:
         SpecError: a file that is not UTF-8, a malformed line, or a name that is not set here.
     """
-    from corral.forge.dotenv import parse_lines
-
-    found: dict[str, str] = {}
-    for file in files:
-        try:
-            text = file.read_text(encoding="utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise SpecError(f"--env-file {file.name} is not UTF-8: {error.reason}", hint="save it as UTF-8") from error
-        for number, name, line_value in parse_lines(text):
-            if line_value is None:
-                raise SpecError(f"{file.name}, line {number}: {name!r} has no value", hint="write NAME=VALUE")
-            found[name] = line_value
+    found = _read_files(files, flag="--env-file")
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
@@ -322,6 +348,25 @@ def read_environment(pairs: tuple[str, ...], files: tuple[Path, ...] = ()) -> di
                 raise SpecError(f"--env {name}: the variable is not set", hint=f"pass a value: --env {name}=…")
             value = os.environ[name]
         found[name] = value
+    return found
+
+
+def _read_files(files: tuple[Path, ...], *, flag: str) -> dict[str, str]:
+    """Variables from files of lines NAME=VALUE; `-` is standard input. Raises: SpecError."""
+    from corral.cli.stdio import read_all_input
+    from corral.forge.dotenv import parse_lines
+
+    found: dict[str, str] = {}
+    for file in files:
+        try:
+            text = (read_all_input() if str(file) == "-" else file.read_bytes()).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise SpecError(f"{flag} {file.name} is not UTF-8: {error.reason}", hint="save it as UTF-8") from None
+        for number, name, line_value in parse_lines(text):
+            if line_value is None:
+                shown = f"{name!r} has no value" if flag == "--env-file" else "not NAME=VALUE"  # it may be a value
+                raise SpecError(f"{file.name}, line {number}: {shown}", hint="write NAME=VALUE")
+            found[name] = line_value
     return found
 
 

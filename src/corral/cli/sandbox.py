@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from corral.cli import options
+from corral.cli.changes import apply_, diff
 from corral.cli.display import Progress, paint, plain, print_table, show_seconds, show_size
 from corral.cli.failure import ERROR, RunsProgram, say
 from corral.cli.forward import forward
@@ -26,6 +28,7 @@ from corral.errors import CorralError, SandboxGoneError, SpecError
 from corral.protocol import Backend, Command, lacking
 from corral.results import Denial, SandboxInfo, SnapshotInfo, timestamp
 from corral.sessions.detached import DetachedProgram, choose
+from corral.spec import Secret
 
 _NETWORK_CHARS = 32
 
@@ -67,7 +70,9 @@ def create(
     )
 
     async def work() -> SandboxInfo:
-        async with _detached(await AsyncSandbox.create(backend=backend, spec=spec)) as box:
+        with Progress() as progress:
+            made = await AsyncSandbox.create(backend=backend, spec=spec, on_event=progress.take)
+        async with _detached(made) as box:
             return await box.info()
 
     info = asyncio.run(work())
@@ -208,6 +213,58 @@ def network(sandbox_id: str, policies: tuple[str, ...], denied: bool, backend: s
             click.echo(to_json({"network": str(policy), **policy.to_json()}) if as_json else plain(str(policy)))
 
     run_on(backend, sandbox_id, work)
+
+
+@sandbox.command()
+@options.sandbox_argument
+@options.secret_options
+@click.option("--none", "remove", is_flag=True, help="Remove all of them.")
+@options.backend_option
+@options.json_option
+def secrets(
+    sandbox_id: str, secrets: tuple[str, ...], secret_files: tuple[Path, ...], remove: bool, backend: str | Backend,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show the secrets of a running sandbox, or replace all of them. Their values are never shown.
+
+    A sandbox that was stopped does not know the values any more, until they are given again.
+
+    \b
+    corral sandbox secrets box                                       show them
+    corral sandbox secrets box --secret OPENAI_API_KEY@api.example.org
+    corral sandbox secrets box --none
+    """
+    if remove and secrets:
+        raise click.UsageError("--none and --secret can't be combined", click.get_current_context())
+    wanted = options.read_secrets(secrets, secret_files)
+
+    async def work(maker: Backend) -> None:
+        async with connected(maker, sandbox_id) as box:
+            if remove or wanted:
+                await box.set_secrets(wanted)
+            _show_secrets(box.spec.secrets, as_json=as_json)
+
+    run_on(backend, sandbox_id, work)
+
+
+def _show_secrets(found: Sequence[Secret], *, as_json: bool) -> None:
+    rows = [
+        {
+            "name": each.name, "hosts": list(each.hosts), "header": each.header, "placeholder": each.placeholder,
+            "known": each.is_known,
+        }
+        for each in found
+    ]  # fmt: skip
+    if as_json:
+        click.echo(to_json(rows))
+    elif not found:
+        click.echo("no secrets")
+    else:
+        shown = [
+            [each.name, ",".join(each.hosts), each.header, "known" if each.is_known else "missing: give it again"]
+            for each in found
+        ]
+        print_table(shown, headers=["NAME", "HOSTS", "HEADER", "VALUE"], whole_in_a_pipe=True)
 
 
 def _show_denials(denied: Sequence[Denial], *, as_json: bool) -> None:
@@ -379,7 +436,8 @@ async def _delete(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> in
     return ERROR if failures else 0
 
 
-sandbox.add_command(forward)
+for command in (forward, diff, apply_):
+    sandbox.add_command(command)
 
 
 @sandbox.command()

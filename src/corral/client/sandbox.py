@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from corral.base.command import in_file
 from corral.base.files import AsyncFiles, check_string
+from corral.base.needs import describe_needs
 from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
 from corral.client.forwarding import Forward, Forwards, check_port
 from corral.client.registry import get_backend
@@ -49,7 +50,17 @@ from corral.protocol import (
     TerminalOptions,
     lacking,
 )
-from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Denial, Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.results import (
+    NOT_FOUND_EXIT_CODE,
+    ApplyResult,
+    CodeResult,
+    Denial,
+    Event,
+    ExecResult,
+    FolderChange,
+    SandboxInfo,
+    SandboxUsage,
+)
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
 from corral.sessions.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_name, name_taken
 from corral.sessions.session import ShellSession
@@ -67,6 +78,7 @@ from corral.spec import (
     check_count,
     check_env,
     check_keywords,
+    check_known,
     check_secrets,
     check_size,
     check_timeout,
@@ -74,6 +86,7 @@ from corral.spec import (
 )
 
 if TYPE_CHECKING:
+    from corral.base.changes import Origin
     from corral.sessions.interpreter.contexts import Interpreter
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -530,6 +543,43 @@ class AsyncSandbox:
         check_keywords(limits, LimitOptions, "resize")
         await self._open.resize(**limits)
 
+    # Folders of the host that are mounted with mode="copy" or "overlay".
+
+    async def diff(self, path: PathLike | None = None) -> tuple[FolderChange, ...]:
+        """What was changed in a mounted folder of the host; `path` is where it is inside, if there is more than one.
+
+        The whole tree is read and compared. Special files are left out; so are owners, and times.
+
+        Raises:
+            MountError: no folder is mounted there as a copy or beneath an overlay.
+            SpecError: there is more than one, and no path was given.
+        """
+        from corral.base.applying import find_changes
+
+        return await find_changes(self.files, await self._find_origin(path))
+
+    async def apply(
+        self, path: PathLike | None = None, *, overwrite: bool = False, git_settings: bool = False
+    ) -> ApplyResult:
+        """Make the same changes in the host's folder, and nowhere else. The sandbox stays as it is.
+
+        Left out, and listed in the result, are links that lead out of the folder, and files that make git run programs
+        (as `files.download` explains) unless `git_settings`. As root, files belong to the folder's owner.
+
+        Raises:
+            ApplyConflictError: files of the host have changed since the sandbox was created, and nothing was applied.
+                With `overwrite` they are replaced, but never deleted.
+            MountError, SpecError: as `diff`.
+        """
+        from corral.base.applying import apply_changes
+
+        origin = await self._find_origin(path)
+        return await apply_changes(self.files, origin, overwrite=overwrite, git_settings=git_settings)
+
+    async def _find_origin(self, path: PathLike | None) -> Origin:
+        where = None if path is None else str(inside(path, workdir=self.spec.workdir))
+        return await self._open.find_origin(where)
+
     async def set_network(self, network: NetworkPolicy | str | Sequence[str]) -> None:
         """Change what may be reached, as `network=` of a new sandbox. Connections that are no longer permitted end.
 
@@ -544,7 +594,9 @@ class AsyncSandbox:
 
         Raises: SpecError; CapabilityError if this backend can't.
         """
-        await self._open.set_secrets(check_secrets(secrets, self.primitives.spec.env))
+        wanted = check_secrets(secrets, self.primitives.spec.env)
+        check_known(wanted)
+        await self._open.set_secrets(wanted)
 
     async def denials(self) -> tuple[Denial, ...]:
         """What its network has refused so far, oldest first; the oldest may be forgotten."""
@@ -715,12 +767,13 @@ class AsyncSandbox:
     def _checked(self, result: R, operation: str) -> R:
         if result.ok:
             return result
+        hint = describe_needs(result, self.spec.network)
         if result.timed_out:
             text = f"timed out after {result.usage.wall_seconds:.1f} s"
-            raise ExecTimeoutError(text, result=result, sandbox_id=self.id, op=operation)
+            raise ExecTimeoutError(text, result=result, sandbox_id=self.id, op=operation, hint=hint)
         tail = result.stderr.strip().splitlines()[-1:] or [""]
         text = f"exit code {result.exit_code} ({result.reason}) {tail[0][:200]}".rstrip()
-        raise ExitError(text, result=result, sandbox_id=self.id, op=operation)
+        raise ExitError(text, result=result, sandbox_id=self.id, op=operation, hint=hint)
 
     # Snippets and long scripts are never passed in argv.
 

@@ -26,6 +26,8 @@ CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """The certificates that the host trusts, where most programs look for them."""
 OWN_CERTIFICATES = "/etc/corral/ca-certificates.crt"
 """The same with the sandbox's own authority, if it has one: written by the file agent, so its folder is the user's."""
+OWN_AUTHORITY = "/etc/corral/authority.pem"
+"""The certificate of that authority alone, for programs with a store of their own."""
 _FORMAT = 8
 """Raise it when the generated part changes, so that an older one is not used again."""
 

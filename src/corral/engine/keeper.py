@@ -21,7 +21,7 @@ from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
 from corral.engine.errors import EngineError, ExhaustedError
-from corral.engine.powers import OPERATIONS, Powers, await_judging, change_network
+from corral.engine.powers import OPERATIONS, Powers, await_judging, change_network, give_settings
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.records import Records
 from corral.engine.sampling import WALKING_SECONDS
@@ -29,7 +29,7 @@ from corral.engine.state import LOCK_NAME, SOCKET_NAME, DataFolder, read_state, 
 from corral.inside.ready import Loop
 
 VERSION = 3
-"""2: programs are started by `record` alone; 1 had `run` as well. 3: `network`."""
+"""2: programs are started by `record` alone; 1 had `run` as well. 3: `network`, `settings`."""
 _LOOK_SECONDS = 0.5
 _INIT_SECONDS = 5.0
 _BREATH_SECONDS = 0.05
@@ -218,6 +218,8 @@ class Keeper:
             self._powers.answer(self._box, message, reply)
         elif operation == "network":
             change_network(self._box, message, descriptors, reply)
+        elif operation == "settings":
+            give_settings(self._box, reply)
         elif operation == "judged":
             await_judging(self._box, reply)
         elif operation == "usage":

@@ -307,7 +307,7 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
             os.mkdir(folder, 0o755)
-            os.chown(folder, CODE_UID, CODE_GID)
+            os.chown(folder, CODE_UID, CODE_GID, follow_symlinks=False)  # in a volume, another sandbox may replace it
         if path.endswith("/"):
             continue
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o644)

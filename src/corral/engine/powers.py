@@ -128,6 +128,7 @@ def change_network(box: Box, message: wire.Message, descriptors: list[int], repl
             redirect=box.recipe.redirect,
             described=message.get("network"),
             env={str(name): str(value) for name, value in message["env"].items()},
+            secrets=list(message.get("secrets", ())),
         )
         settings_fd = descriptors.pop(0)
     except (OSError, EngineError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -135,6 +136,15 @@ def change_network(box: Box, message: wire.Message, descriptors: list[int], repl
         return
     answer = {"ok": True, "proxy_port": box.window.proxy_port}
     box.window.change(settings_fd, lambda: wire.answer(reply, answer))
+
+
+def give_settings(box: Box, reply: socket.socket) -> None:
+    """The settings of a sandbox's network, for whoever changes a part of them: as a sealed memory file, which is not
+    read here."""
+    if box.window is None:
+        wire.answer(reply, describe(UnsupportedError("the sandbox was created without a window")))
+    else:
+        wire.answer(reply, {"ok": True}, (box.window.settings_fd,))
 
 
 def await_judging(box: Box, reply: socket.socket) -> None:

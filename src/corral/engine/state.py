@@ -7,6 +7,7 @@ A data folder holds:
     base/FORMAT-HASH/   the generated part of the system (never changed)
     sandboxes/ID/       lock, state.json, disk or disk.img, keeper.sock, logs/
     layers/, snapshots/ files that sandboxes had written at some moment (see `layers.py`)
+    copies/             copies of folders of the host that are being made for a sandbox
     volumes/            named folders that sandboxes mount (see `volumes.py`); missing until the first is created
     trash/              what is being deleted
     disks/, packages/, runtimes/, server/
@@ -168,12 +169,20 @@ def note_limits(folder: Path, state: dict[str, Any], given: dict[str, Any]) -> N
 
 
 def note_network(
-    folder: Path, state: dict[str, Any], *, redirect: bool, described: object, env: dict[str, str]
+    folder: Path,
+    state: dict[str, Any],
+    *,
+    redirect: bool,
+    described: object,
+    env: dict[str, str],
+    secrets: list[object],
 ) -> None:
-    """Record another network and the variables that belong to it, for the next start and for later clients."""
+    """Record another network, the variables that belong to it, and secrets without their values, for the next start and
+    for later clients."""
     state["recipe"]["redirect"] = redirect
     if "info" in state:
         state["info"]["spec"]["network"] = described
+        state["info"]["spec"]["secrets"] = secrets
         state["info"]["env"] = env
     write_state(folder, state)
 

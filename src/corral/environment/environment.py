@@ -31,9 +31,9 @@ BackendChoice = str | Backend | Callable[..., Backend] | Variable
 class Environment(AsyncClosing, SyncClosing):
     """Creates and caches sandboxes: equal specs share a sandbox, until the environment is closed.
 
-    Every keyword of `Sandbox` may be a `Variable`, and so may values in `env` and `labels` and items of `packages`;
-    they are looked up in the context of each `open`. `backend` is a name, a `Backend`, or a function that returns one;
-    `options` are passed to that function, or to the constructor of the named backend.
+    Every keyword of `Sandbox` may be a `Variable`, and so may values in `env`, `labels` and `secrets` and items of
+    `packages`; they are looked up in the context of each `open`. `backend` is a name, a `Backend`, or a function that
+    returns one; `options` are passed to that function, or to the constructor of the named backend.
 
     - `max_sandboxes`: how many are kept. At this limit, the least recently used sandbox that is not open is deleted for
       the next.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from corral.errors import SpecError, VariableError
+from corral.spec import Pending, Secret
 
 
 class Missing(enum.Enum):
@@ -20,7 +21,7 @@ MISSING = Missing.MISSING
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(Pending):
     """A value from the context: `Environment(env={"TOKEN": Variable("token")})`.
 
     Without a `name` it has the name of the parameter, or of the entry of a mapping, that holds it. Its value comes from
@@ -73,6 +74,10 @@ class Resolver:
             return {key: self.resolve(item, name=str(key)) for key, item in value.items()}
         if isinstance(value, list | tuple) and has_variable(value):
             return type(value)(self.resolve(item, name=None) for item in value)
+        if isinstance(value, Secret) and has_variable(value):
+            missing = len(self._missing)
+            found = self.resolve(value.value, name=value.name)
+            return value if len(self._missing) > missing else replace(value, value=found)
         return value
 
     def _look_up(self, variable: Variable, name: str | None) -> Any:
@@ -112,6 +117,8 @@ def has_variable(value: Any) -> bool:
     """True if it contains a variable."""
     if isinstance(value, Variable):
         return True
+    if isinstance(value, Secret):
+        return isinstance(value.value, Variable)
     if isinstance(value, Mapping):
         return any(has_variable(item) for item in value.values())
     return isinstance(value, list | tuple) and any(has_variable(item) for item in value)

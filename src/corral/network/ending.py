@@ -4,6 +4,7 @@ authority, towards the server with the certificates that the host trusts."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import ssl
 import sys
 from dataclasses import replace
@@ -53,7 +54,7 @@ class Ending:
     def rewrite(self, head: RequestHead, name: str, port: int, *, secure: bool) -> RequestHead:
         """As in `Injector`."""
         try:
-            fields = self._substitution.apply(head.fields, host=name, port=port, secure=secure)
+            fields = self._substitution.apply(head.fields, host=name, port=port, secure=secure, method=head.method)
         except SecretRefusedError as error:
             raise UntoldError(f"{error}") from None
         return replace(head, fields=fields)
@@ -125,7 +126,9 @@ def _make_mint(authority: Authority, site_packages: str | None) -> Mint:
     return mint
 
 
+@functools.cache
 def _make_context(ca_file: str | None) -> ssl.SSLContext:
+    """Made once, before we become a user that may not be able to read the file."""
     context = ssl.create_default_context(cafile=ca_file)
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -22,12 +22,13 @@ _NUMERIC_LAST = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
 """A name whose last label is a number is an address in a spelling of inet_aton: `127.1`, `0x7f000001`."""
 
 # What nothing reaches unless its address is listed. A list of our own: that of `ipaddress` differs by Python's version.
+# The last of them looks public, and is the host of the machine in one of the clouds, which gives out its settings.
 _NOT_PUBLIC = tuple(
     ip_network(text)
     for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
         "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
-        "224.0.0.0/4", "240.0.0.0/4",
+        "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
     )
 )  # fmt: skip
 _PUBLIC_V6 = ip_network("2000::/3")

@@ -54,6 +54,7 @@ class GateSecret:
 
     placeholder: str
     value: str = field(repr=False)
+    """Empty while nobody has given it again to a sandbox that was stopped: then such requests are refused."""
     hosts: tuple[str, ...] = ()
     """Rules for names, as of `read_rule`."""
     header: str = "Authorization"
@@ -61,12 +62,15 @@ class GateSecret:
 
 @dataclass(frozen=True)
 class GateCredential:
-    """A header that is added to each request to `host`, and that the sandbox never has: the password of an index."""
+    """A header that is added to requests to `host` that only read, and that the sandbox never has: the password of an
+    index."""
 
     host: str
     """A rule for a name."""
     header: str
     value: str = field(repr=False)
+    secure: bool = True
+    """Added to requests over TLS alone."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +228,8 @@ def _check(settings: GateSettings) -> None:
         if not secret.placeholder:
             raise SettingsError("placeholder: empty")
     for credential in settings.credentials:
+        if not isinstance(credential.secure, bool):
+            raise SettingsError("credentials: secure is not a truth value")
         _check_added(credential.header, credential.value, (credential.host,))
     for alias in settings.aliases:
         _texts("aliases", alias.name, alias.host)

@@ -30,6 +30,9 @@ _NEVER = frozenset(
         "proxy-connection", "proxy-authorization", "proxy-authenticate", "expect",
     }
 )  # fmt: skip
+_READS = ("GET", "HEAD")
+_ECHOES = ("TRACE", "TRACK")
+_UNKNOWN = "the value of this secret is not known since the sandbox was stopped: it has to be given again"
 
 Headers = Sequence[tuple[str, str]]
 
@@ -105,11 +108,14 @@ class Substitution:
             rule.permits_name(host, port) for _, rule in self._credentials
         )
 
-    def apply(self, headers: Headers, *, host: str, port: int, secure: bool) -> tuple[tuple[str, str], ...]:
+    def apply(
+        self, headers: Headers, *, host: str, port: int, secure: bool, method: str = "GET"
+    ) -> tuple[tuple[str, str], ...]:
         """The headers of a request as they leave, with values for placeholders.
 
         Raises:
-            SecretRefusedError: a placeholder in a header that is given twice, or in a request without TLS.
+            SecretRefusedError: a placeholder in a header that is given twice, in a request without TLS or one whose
+                answer is the request, or of a secret whose value is not known.
         """
         mine = [each for each, rules in self._secrets if any(rule.permits_name(host, port) for rule in rules)]
         done = [(name, _fill(name, content, mine)) for name, content in headers]
@@ -117,11 +123,15 @@ class Substitution:
         changed = {name.lower() for (name, before), (_, content) in pairs if content != before}
         if changed and not secure:
             raise SecretRefusedError(f"a secret for {host} is sent over TLS only: use https")
+        if changed and method.upper() in _ECHOES:
+            raise SecretRefusedError(f"a secret for {host} is not sent with {method}, whose answer would show it")
         for name in sorted(changed):
             if sum(other.lower() == name for other, _ in done) > 1:
                 raise SecretRefusedError(f"the header {name} with a secret is given twice")
         for credential, rule in self._credentials:
             name = credential.header
+            if method not in _READS or (credential.secure and not secure):
+                continue  # the login of an index is there to install from it, not to publish
             if rule.permits_name(host, port) and name.lower() not in changed:
                 done = [(other, content) for other, content in done if other.lower() != name.lower()]
                 done.append((name, credential.value))
@@ -139,6 +149,12 @@ def _fill(header: str, content: str, mine: Sequence[GateSecret]) -> str:
         return content
     # In one pass: a value that contains another's placeholder is not read again.
     found = re.compile("|".join(re.escape(placeholder) for placeholder in here))
+
+    def value_of(match: re.Match[str]) -> str:
+        if not here[match[0]]:
+            raise SecretRefusedError(_UNKNOWN)
+        return here[match[0]]
+
     scheme, space, packed = content.partition(" ")
     if name == "authorization" and scheme.lower() == "basic" and space:
         try:
@@ -146,6 +162,6 @@ def _fill(header: str, content: str, mine: Sequence[GateSecret]) -> str:
         except ValueError:
             login = ""
         if found.search(login):
-            filled = found.sub(lambda match: here[match[0]], login)
+            filled = found.sub(value_of, login)
             return f"{scheme} {base64.b64encode(filled.encode('latin-1')).decode('ascii')}"
-    return found.sub(lambda match: here[match[0]], content)
+    return found.sub(value_of, content)

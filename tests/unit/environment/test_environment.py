@@ -18,14 +18,17 @@ from corral import (
     Resources,
     SandboxClosedError,
     SandboxGoneError,
+    Secret,
     Spec,
     SpecError,
     UnknownBackendError,
     Variable,
+    VariableError,
 )
 from corral.backends.memory import MemoryBackend
 from corral.client.sandbox import AsyncSandbox
 from corral.environment.key import make_key
+from corral.spec import make_spec
 from support.slow import Slow, open_id, wait_until
 
 
@@ -63,6 +66,24 @@ async def test_different_specs_have_different_sandboxes(backend: Slow, option: s
         one, other = await open_id(env, {option: first}), await open_id(env, {option: second})
         assert one != other
         assert await open_id(env, {option: first}) == one
+
+
+async def test_a_variable_is_the_value_of_a_secret_of_each_user(backend: Slow) -> None:
+    """Two users never share a sandbox that has the key of one of them."""
+    key = Secret("KEY", Variable("token"), ["api.example.org"])
+    async with Environment(backend=backend, network="api.example.org", secrets=[key]) as env:
+        async with env.open({"token": "first-value"}) as first, env.open({"token": "second-value"}) as second:
+            assert first is not second
+            assert [box.spec.secrets[0].value for box in (first, second)] == ["first-value", "second-value"]
+            assert "first-value" not in repr(first.spec)
+        with pytest.raises(VariableError) as missing:
+            env.resolve({})
+        assert missing.value.names == ("token",)
+        with pytest.raises(SpecError) as refused:
+            env.resolve({"token": "canary\nX-Evil: 1"})
+        assert "canary" not in str(refused.value)
+    with pytest.raises(SpecError, match="has no value"):
+        make_spec(network="api.example.org", secrets=[key])
 
 
 async def test_order_of_a_mapping_does_not_matter(backend: Slow) -> None:

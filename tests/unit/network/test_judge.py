@@ -81,6 +81,8 @@ async def decide(judge: Judge, host: str, port: int = 443) -> str:
         ("allow", ("10.0.0.0/8",), "10.0.0.5", "10.0.0.5"),
         ("allow", ("10.0.0.0/8",), "::ffff:10.0.0.5", "10.0.0.5"),
         ("allow", ("10.0.0.0/8",), "169.254.169.254", "private"),
+        ("open", (), "168.63.129.16", "private"),
+        ("open", ("168.63.129.16",), "168.63.129.16", "168.63.129.16"),
         ("open", (), "example.org", f"{PUBLIC} {OTHER}"),
         ("open", (), PUBLIC, PUBLIC),
         ("open", (), OWN, "private"),

@@ -1,6 +1,7 @@
 """Values for placeholders, in the named header of requests to the named hosts, and nowhere else."""
 
 import base64
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from corral.network.substitution import (
 PLACEHOLDER = make_placeholder()
 VALUE = "the-real-value"
 KEY = GateSecret(PLACEHOLDER, VALUE, ("api.example.org:443", "*.deep.example"))
+TO: Any = {"host": "api.example.org", "port": 443}
 
 
 def fill(*headers: tuple[str, str], host: str = "api.example.org", port: int = 443, secret: GateSecret = KEY) -> str:
@@ -88,7 +90,7 @@ def test_nothing_is_sent_without_tls() -> None:
 
 
 def test_credential_is_added_in_place_of_what_was_sent() -> None:
-    index = GateCredential("index.example:8080", "Authorization", "Basic abc")
+    index = GateCredential("index.example:8080", "Authorization", "Basic abc", secure=False)
     mine = Substitution([], [index])
     assert mine.concerns("index.example", 8080)
     assert not mine.concerns("index.example", 80)
@@ -96,6 +98,34 @@ def test_credential_is_added_in_place_of_what_was_sent() -> None:
         done = mine.apply(sent, host="index.example", port=8080, secure=False)
         assert done == (("Accept", "*"), ("Authorization", "Basic abc"))
     assert mine.apply([("Accept", "*")], host="other.example", port=8080, secure=False) == (("Accept", "*"),)
+
+
+def test_credential_is_for_reading_and_as_secret_as_its_url_was() -> None:
+    """The login of an index does not publish packages, and that of an https URL never leaves without TLS."""
+    mine = Substitution([], [GateCredential("index.example:443", "Authorization", "Basic abc")])
+    to: Any = {"host": "index.example", "port": 443}
+    assert mine.apply([], **to, secure=True, method="HEAD") == (("Authorization", "Basic abc"),)
+    for method in ("POST", "PUT", "DELETE", "get"):
+        assert mine.apply([], **to, secure=True, method=method) == ()
+    assert mine.apply([], **to, secure=False) == ()
+
+
+@pytest.mark.parametrize("method", ["TRACE", "trace", "TRACK"])
+def test_request_whose_answer_is_the_request_is_refused(method: str) -> None:
+    with pytest.raises(SecretRefusedError, match="would show it"):
+        Substitution([KEY]).apply([("Authorization", PLACEHOLDER)], **TO, secure=True, method=method)
+    sent = (("Authorization", "mine"),)
+    assert Substitution([KEY]).apply(sent, **TO, secure=True, method=method) == sent
+
+
+def test_secret_without_a_value_is_refused_where_it_would_be_put_in() -> None:
+    """After a stop, until the value is given again; elsewhere its placeholder is a word like others."""
+    mine = Substitution([GateSecret(PLACEHOLDER, "", ("api.example.org",))])
+    for content in (PLACEHOLDER, "Basic " + base64.b64encode(f"u:{PLACEHOLDER}".encode()).decode()):
+        with pytest.raises(SecretRefusedError, match="has to be given again"):
+            mine.apply([("Authorization", content)], host="api.example.org", port=443, secure=True)
+    sent = (("X-Other", PLACEHOLDER),)
+    assert mine.apply(sent, host="api.example.org", port=443, secure=True) == sent
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import detached, keepers, mounting, seam, settings, window
+from corral.backends.embedded import certificates, detached, keepers, mounting, origins, seam, settings, window
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
 from corral.backends.embedded.hostfolders import VARIABLE, Permitted, read_host_folders
+from corral.backends.embedded.packages import tell_as_events
+from corral.backends.embedded.pipoutput import Tell
 from corral.backends.embedded.registries import find_registries_of
-from corral.backends.embedded.resolving import resolve_in_sandbox
 from corral.backends.embedded.sandbox import (
     EmbeddedSandbox,
     Grip,
@@ -41,10 +42,11 @@ from corral.engine.recipe import Layer, Limits, Recipe
 from corral.engine.state import DataFolder, note_limits, read_state
 from corral.errors import BackendUnavailableError, CapabilityError, SandboxGoneError, SandboxStoppedError
 from corral.inside.nolinks import opened
+from corral.network.settings import Authority, GateSettings
 from corral.protocol import Backend, Command, DetachedOptions, OnEvent, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo, VolumeInfo
 from corral.sessions.detached import DetachedProgram
-from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_name
+from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_known, check_name, place_secrets
 
 _START_ATTEMPTS = 200
 _GROUND_ATTEMPTS = 5
@@ -52,7 +54,7 @@ _GROUND_ATTEMPTS = 5
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
-    "resize", "dial", "expose", "volumes", "set_network", "denials",
+    "resize", "dial", "expose", "volumes", "diff", "set_network", "denials", "secrets",
 }  # fmt: skip
 
 
@@ -71,35 +73,47 @@ class EmbeddedBackend(Backend):
             self._host_folders = read_host_folders(host_folders)
         folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
         self.data_folder = folder
-        self.grounds = Grounds(folder, partial(resolve_in_sandbox, self.make))
+        self.grounds = Grounds(folder, self.make)
         self._launcher = LauncherClient(folder)
         self._tokens: TokenBook[EmbeddedSandbox] = TokenBook()
         self._lock = threading.Lock()
         self._exit_registered = False
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
-        return AsyncSandbox.around(await self.make(spec), on_event=on_event, event="created")
+        made = await self.make(spec, tell=tell_as_events(on_event))
+        return AsyncSandbox.around(made, on_event=on_event, event="created")
 
-    async def make(self, spec: Spec) -> EmbeddedSandbox:
-        """As `create`, without a handle."""
+    async def make(self, spec: Spec, *, parent_id: str | None = None, tell: Tell | None = None) -> EmbeddedSandbox:
+        """As `create`, without a handle. `parent_id`: what it is a fork of; `tell` gets what takes a while."""
         _refuse_what_is_missing(spec)
         self._clean_up_at_exit()
-        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
+        making = partial(self._make, spec, parent_id, tell or tell_as_events(None))
+        return await self._tokens.make_once(spec.client_token, making)
 
-    async def _make(self, spec: Spec) -> EmbeddedSandbox:
+    async def _make(self, spec: Spec, parent_id: str | None, tell: Tell) -> EmbeddedSandbox:
         await self._refuse_unkept(spec.resources, op="create")
+        check_known(spec.secrets)
+        spec = dataclasses.replace(spec, secrets=place_secrets(spec.secrets))
+        told = window.make_settings(spec, await find_registries_of(spec.network))
         permitted = (
             read_host_folders(os.environ.get(VARIABLE, "")) if self._host_folders is None else self._host_folders
         )
         mounts, overlaid = mounting.find_mounts(spec, permitted, data_folder=self.data_folder)
         for patience in reversed(range(_GROUND_ATTEMPTS)):
-            ground = await self.grounds.prepare(spec)
+            ground = await self.grounds.prepare(spec, tell=tell)
             sandbox_id = str(uuid.uuid4())
             recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
             recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
+            mounting.refuse_hidden_files(recipe)
             before = self.grounds.identify(ground.trees)
             try:
-                ours, proxy_port = await self._launch(recipe, spec)
+                async with origins.copied(
+                    recipe.trees,
+                    data_folder=self.data_folder,
+                    parent_id=parent_id,
+                    limit_bytes=spec.resources.disk,
+                ) as copies:
+                    ours, proxy_port = await self._launch(dataclasses.replace(recipe, copies=copies), told)
             except BackendUnavailableError:
                 if not patience or self.grounds.stands(ground.trees, before):
                     raise
@@ -111,7 +125,7 @@ class EmbeddedBackend(Backend):
             sandbox_id=sandbox_id,
             spec=spec,
             control=ours,
-            env=ground.env,
+            env=certificates.with_authority(ground.env, own=told.authority is not None),
             grip=Grip(sandbox_id, self._launcher),
             data_folder=self.data_folder,
             root=os.geteuid() == 0,
@@ -119,14 +133,19 @@ class EmbeddedBackend(Backend):
         )
         sandbox.maker = self.make
         sandbox.arm_deadline()
+        if told.authority is not None:
+            try:
+                await sandbox.show_authority(told.authority)
+            except BaseException:
+                await sandbox.release()
+                raise
         return sandbox
 
-    async def _launch(self, recipe: Recipe, spec: Spec) -> tuple[socket.socket, int | None]:
+    async def _launch(self, recipe: Recipe, told: GateSettings) -> tuple[socket.socket, int | None]:
         """Its control socket, and the port of its proxy if programs have to use it. Raises: as `create`."""
         request = {"op": "create", "recipe": recipe.to_json()}
-        registries = await find_registries_of(spec.network)
         with (
-            opened(window.make_settings(spec, registries).to_memfd()) as given,
+            opened(told.to_memfd()) as given,
             wire.offering(socket.socket) as (ours, theirs),
             mapped(op="create"),
         ):
@@ -242,21 +261,31 @@ class EmbeddedBackend(Backend):
             used = [dataclasses.replace(tree, lowers=lowers.get(tree.target, tree.lowers)) for tree in trees]
             before = self.grounds.identify(used)
             try:
-                await self._launch_again(found, lowers)
+                authority = await self._launch_again(found, lowers)
             except BackendUnavailableError:
                 if not patience or self.grounds.stands(used, before):
                     raise
             else:
+                await self._show_authority(found.sandbox_id, authority)
                 return
 
-    async def _launch_again(self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]) -> None:
-        spec = keepers.spec_from((read_state(found.folder) or found.state)["info"])
-        registries = await find_registries_of(spec.network)
+    async def _show_authority(self, sandbox_id: str, authority: Authority | None) -> None:
+        if authority is not None:
+            async with contextlib.aclosing(await self.adopt(sandbox_id)) as sandbox:
+                await sandbox.renew_authority(authority)
+
+    async def _launch_again(
+        self, found: keepers.DetachedFolder, lowers: dict[str, tuple[str, ...]]
+    ) -> Authority | None:
+        """Start it, without the values of its secrets; returns its new authority, if it needs one."""
+        info = (read_state(found.folder) or found.state)["info"]
+        spec = keepers.spec_from(info)
+        told = window.make_settings(spec, await find_registries_of(spec.network))
         ours, theirs = wire.make_pair()
         with (
             ours,
             theirs,
-            opened(window.make_settings(spec, registries).to_memfd()) as given,
+            opened(told.to_memfd()) as given,
             mapped(sandbox_id=found.sandbox_id, op="start"),
         ):
             # If this is cancelled, `ours` is closed: init sees that its owner is gone, and the sandbox stays stopped.
@@ -268,6 +297,7 @@ class EmbeddedBackend(Backend):
             check(answer)
             info = (read_state(found.folder) or found.state)["info"]
             check(await self._ask_launcher({"op": "detach", "id": found.sandbox_id, "info": info}))
+        return told.authority
 
     async def stop(self, sandbox_id: str) -> None:
         box = await self._connect_unless_stopped(sandbox_id)
@@ -311,10 +341,12 @@ class EmbeddedBackend(Backend):
         wanted = spec if spec is not None else as_another(keepers.spec_from(found.state["info"]))
         box = await self._connect_unless_stopped(found.sandbox_id)
         if box is not None:
+            wanted = spec if spec is not None else as_another(box.spec)  # with the values of its secrets
             snapshot_id = await self._taken(box, box.snapshot_for_fork())
         else:
             snapshot_id = await self._snapshot_stopped(found.sandbox_id, name=None, passing=process_mark(os.getpid()))
-        made = await make_from(self.data_folder, self.make, wanted, snapshot_id)
+        make = partial(self.make, parent_id=found.sandbox_id)
+        made = await make_from(self.data_folder, make, wanted, snapshot_id)
         return AsyncSandbox.around(made, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:
@@ -433,7 +465,6 @@ class EmbeddedBackend(Backend):
 
 def _refuse_what_is_missing(spec: Spec) -> None:
     unsupported = {
-        "images yet": (spec.image is not None, "use packages=[…] or venv= for Python packages, or backend='docker'"),
-        "secrets yet": (bool(spec.secrets), "give values in env=, where programs see them"),
+        "images yet": (spec.image is not None, "use packages=[…] for Python packages, or backend='docker' for images"),
     }
     refuse_given("embedded", unsupported)

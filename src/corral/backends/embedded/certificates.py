@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import ssl
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from corral.engine.base import CERTIFICATES, MAX_CERTIFICATES_BYTES, OWN_CERTIFICATES, HostFile
-from corral.spec import Spec
+from corral.spec import NetworkPolicy
 
 _USUAL = (
     "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
@@ -44,10 +45,14 @@ def make_bundle(authority: str) -> bytes:
     return content.rstrip() + b"\n" + authority.encode("ascii")
 
 
-def variables(spec: Spec) -> dict[str, str]:
-    """What leads programs inside to the certificates. Nothing for a sandbox that reaches nothing."""
-    if spec.secrets:
-        return dict.fromkeys(_VARIABLES, OWN_CERTIFICATES)
-    if spec.network.mode == "none" or find_certificates() is None:
+def variables(policy: NetworkPolicy) -> dict[str, str]:
+    """What leads programs inside to the host's certificates. Nothing for a sandbox that reaches nothing."""
+    if policy.mode == "none" or find_certificates() is None:
         return {}
     return dict.fromkeys(_VARIABLES, CERTIFICATES)
+
+
+def with_authority(env: Mapping[str, str], *, own: bool) -> dict[str, str]:
+    """An environment that leads to the certificates with the sandbox's own authority, or no longer does."""
+    others = {name: value for name, value in env.items() if value != OWN_CERTIFICATES or name not in _VARIABLES}
+    return {**dict.fromkeys(_VARIABLES, OWN_CERTIFICATES), **others} if own else others

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from corral.backends.embedded import seam, window
+from corral.backends.embedded import seam, window, withheld
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.mounting import describe_mount
 from corral.backends.embedded.sandbox import EmbeddedSandbox, Grip, stopped_error
@@ -58,9 +58,10 @@ def describe(spec: Spec, *, name: str | None, lifetime_seconds: float | None, en
             "ephemeral": spec.ephemeral,
             "packages": list(spec.packages),
             "resources": asdict(spec.resources),
-            # Earlier versions know neither of these.
+            # Earlier versions know none of these.
             **({"mounts": [describe_mount(mount) for mount in spec.mounts]} if spec.mounts else {}),
             **({"network": window.describe(spec.network)} if spec.network != NetworkPolicy() else {}),
+            **({"secrets": withheld.describe(spec.secrets)} if spec.secrets else {}),
         },
     }
 
@@ -166,7 +167,7 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
             raise stopped_error(found.sandbox_id, "connect") from error  # another process is starting or stopping it
         raise
     info = found.state["info"]
-    return EmbeddedSandbox(
+    sandbox = EmbeddedSandbox(
         sandbox_id=found.sandbox_id,
         spec=spec_from(info),
         control=socket.socket(fileno=descriptors[0]),
@@ -176,6 +177,9 @@ async def connect(data_folder: Path, wanted: str) -> EmbeddedSandbox:
         root=bool(info["root"]),
         proxy_port=answer.get("proxy_port"),
     )
+    with mapped(sandbox_id=found.sandbox_id, op="connect"), on_error(sandbox.release):
+        await sandbox.recall()
+    return sandbox
 
 
 def _is_named(package: str) -> bool:
@@ -190,6 +194,7 @@ def _is_named(package: str) -> bool:
 def spec_from(info: dict[str, Any]) -> Spec:
     """The spec of a detached sandbox, as far as its keeper has stored it."""
     kept = dict(info["spec"])
+    kept["secrets"] = withheld.read(kept.get("secrets", ()))
     kept["packages"] = tuple(filter(_is_named, kept.get("packages", ())))
     kept["mounts"] = tuple(Mount(**mount) for mount in kept.get("mounts", ()))
     resources = Resources(**kept.pop("resources")).as_usual()  # unsupported limits were refused at its creation

@@ -12,14 +12,13 @@ from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.hostfolders import Permitted, permit
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep
-from corral.engine.recipe import Bound, Overlaid
+from corral.engine.recipe import Bound, Overlaid, Recipe
 from corral.engine.state import DataFolder
 from corral.engine.volumes import Volume, VolumeStore
-from corral.errors import SpecError
+from corral.errors import MountError, SpecError
 from corral.mount import Mount, check_volume_name
-from corral.protocol import lacking
 from corral.results import VolumeInfo
-from corral.spec import Spec, check_count, parse_size
+from corral.spec import HOME, Spec, check_count, parse_size
 
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -27,7 +26,7 @@ _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def find_mounts(
     spec: Spec, permitted: Sequence[Permitted], *, data_folder: Path
 ) -> tuple[tuple[Bound, ...], tuple[Overlaid, ...]]:
-    """What is mounted, and the folders of the host that are overlaid.
+    """What is mounted, and the folders of the host that are overlaid, or of which the sandbox gets a copy.
 
     Raises:
         VolumeNotFoundError: of this name or id.
@@ -48,13 +47,29 @@ def find_mounts(
             )  # fmt: skip
             continue
         folder = permit(mount, permitted, data_folder=data_folder)
-        if mount.mode == "overlay":
-            overlaid.append(Overlaid(mount.path, (folder,), writable=True, outside=True))
-        elif mount.mode == "copy":
-            raise lacking("embedded", "mode='copy'", op="create", hint="use mode='overlay', or files.upload")
+        if mount.mode in ("overlay", "copy"):
+            copied = mount.mode == "copy"
+            overlaid.append(Overlaid(mount.path, (folder,), writable=True, outside=True, copied=copied))
         else:
             bounds.append(Bound(mount.path, folder, volume=False, writable=mount.writable))
     return tuple(bounds), tuple(overlaid)
+
+
+def refuse_hidden_files(recipe: Recipe) -> None:
+    """Our own file, by which Python finds packages, is never written into a volume or a folder of the host.
+
+    Raises:
+        MountError: a mount would hide them.
+    """
+    outside = [*(bound.target for bound in recipe.mounts), *(tree.target for tree in recipe.trees if tree.outside)]
+    for path in recipe.files:
+        for target in outside:
+            if not path.endswith("/") and path.startswith(f"{target}/"):
+                raise MountError(
+                    f"a mount at {target} would hide {path}, by which Python finds packages",
+                    op="create",
+                    hint=f"mount it at another path, such as {HOME}/data",
+                )
 
 
 def find_for_mount(store: VolumeStore, wanted: str) -> Volume:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
 import shlex
 import socket
@@ -12,28 +13,39 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import certificates, recorded, seam, settings, window
+from corral.backends.embedded import certificates, recorded, seam, settings, window, withheld
 from corral.backends.embedded.dialling import dial
 from corral.backends.embedded.files import AgentClient, EmbeddedFiles
+from corral.backends.embedded.origins import find_origin
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.registries import find_registries_of
 from corral.backends.embedded.seam import mapped
+from corral.base.changes import Origin
 from corral.base.process import Clear
 from corral.client.sandbox import AsyncSandbox
 from corral.engine import sweep, wire
+from corral.engine.base import OWN_AUTHORITY, OWN_CERTIFICATES
 from corral.engine.client import LauncherClient, ask, check
 from corral.engine.errors import EngineError, GoneError, RefusedError
 from corral.engine.layers import LayerStore, process_mark
 from corral.engine.recipe import CODE_GID, CODE_UID
 from corral.engine.state import DataFolder, read_state
 from corral.engine.window import DENIALS
-from corral.errors import CapabilityError, InvalidCommandError, SandboxGoneError, SandboxStoppedError
+from corral.errors import (
+    CapabilityError,
+    InvalidCommandError,
+    SandboxFileError,
+    SandboxGoneError,
+    SandboxStoppedError,
+)
 from corral.inside.nolinks import opened
 from corral.languages import Language
 from corral.network import denials
+from corral.network.settings import Authority, GateSettings
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import Denial, SandboxInfo, SandboxState, SandboxUsage
 from corral.sessions.record import Recorded, RecordInfo
@@ -42,15 +54,20 @@ from corral.spec import (
     LimitOptions,
     NetworkPolicy,
     Resources,
+    Secret,
     Spec,
     as_another,
     check_name,
     given_limits,
+    place_secrets,
+    placeholders,
 )
 
 _AGENT_SECONDS = 10.0
 _JUDGED_SECONDS = 5.0
 """How long a result waits for a gate that starts."""
+
+log = logging.getLogger("corral.embedded")
 
 
 class Grip:
@@ -92,7 +109,7 @@ class EmbeddedSandbox(SandboxPrimitives):
     """A sandbox of the engine, as `corral.protocol.SandboxPrimitives`."""
 
     exposes = "dial"
-    maker: Callable[[Spec], Awaitable[EmbeddedSandbox]] | None = None
+    maker: Callable[..., Awaitable[EmbeddedSandbox]] | None = None
     """Creates another one, for a fork."""
 
     def __init__(
@@ -113,7 +130,7 @@ class EmbeddedSandbox(SandboxPrimitives):
         self._grip = grip
         self._data_folder = data_folder
         self._root = root
-        self._network_env = _network_env(spec, proxy_port)
+        self._network_env = _network_env(spec.network, proxy_port)
         self._folder = DataFolder(data_folder).folder(sandbox_id)
         self._denials = self._folder / DENIALS
         self._made_by = os.getpid()
@@ -208,6 +225,7 @@ class EmbeddedSandbox(SandboxPrimitives):
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             **self._network_env,
             **self._env,
+            **placeholders(self.spec.secrets),
         }
 
     def hint_for(self, language: Language) -> str:
@@ -378,7 +396,8 @@ class EmbeddedSandbox(SandboxPrimitives):
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
         assert self.maker is not None  # set by the backend
         snapshot_id = await self.snapshot_for_fork()
-        made = await make_from(self._data_folder, self.maker, spec or as_another(self.spec), snapshot_id)
+        make = partial(self.maker, parent_id=self.id)
+        made = await make_from(self._data_folder, make, spec or as_another(self.spec), snapshot_id)
         return AsyncSandbox.around(made, event="created")
 
     async def snapshot_for_fork(self) -> str:
@@ -420,18 +439,68 @@ class EmbeddedSandbox(SandboxPrimitives):
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         spec = dataclasses.replace(self.spec, network=policy)
-        redirect = policy.mode != "none"
+        await self._change_window(spec, op="set_network")
+
+    async def set_secrets(self, secrets: Sequence[Secret]) -> None:
+        placed = place_secrets(secrets, placeholders(self.spec.secrets))
+        await self._change_window(dataclasses.replace(self.spec, secrets=placed), op="set_secrets")
+
+    async def _change_window(self, spec: Spec, *, op: str) -> None:
+        """Another network policy, or other secrets. In force when this returns."""
         self._ensure_open()
-        registries = await find_registries_of(policy)
-        env = {**self._env, **registries.env}
-        message = {"op": "network", "redirect": redirect, "network": window.describe(policy), "env": env}
-        with mapped(sandbox_id=self.id, op="set_network"), self._noticing_stop("set_network"):
-            with opened(window.make_settings(spec, registries).to_memfd()) as given:
+        registries = await find_registries_of(spec.network)
+        with mapped(sandbox_id=self.id, op=op), self._noticing_stop(op):
+            before = await self.ask_settings()
+            told = window.make_settings(spec, registries, before=before)
+            env = certificates.with_authority(self._env | dict(registries.env), own=told.authority is not None)
+            message = {
+                "op": "network",
+                "redirect": spec.network.mode != "none",
+                "network": window.describe(spec.network),
+                "env": env,
+                "secrets": withheld.describe(spec.secrets),
+            }
+            with opened(told.to_memfd()) as given:
                 reply = await self._grip.ask(message, (given,))
             answer = check(await seam.answer(reply))
-        self._network_env = _network_env(spec, answer["proxy_port"])
+        self._network_env = _network_env(spec.network, answer["proxy_port"])
         self._env = env
         self.spec = spec
+        if told.authority is not None and told.authority != before.authority:
+            await self.renew_authority(told.authority)
+
+    async def ask_settings(self) -> GateSettings:
+        """What the gate is told, with the values of secrets: from the holder, which alone keeps them."""
+        with await self._grip.ask({"op": "settings"}) as reply:
+            answer, descriptors = await seam.receive(reply)
+        try:
+            check(answer)
+            return GateSettings.from_memfd(descriptors[0])
+        finally:
+            wire.close_all(descriptors)
+
+    async def recall(self) -> None:
+        """Know the values of secrets again, in a sandbox that another process has made."""
+        if self.spec.secrets:
+            secrets = withheld.recall(self.spec.secrets, await self.ask_settings())
+            self.spec = dataclasses.replace(self.spec, secrets=secrets)
+
+    async def renew_authority(self, authority: Authority) -> None:
+        """As `show_authority`, in a sandbox whose programs may have spoiled its files: what that breaks is their own
+        TLS, and they must not keep a secret by it."""
+        try:
+            await self.show_authority(authority)
+        except SandboxFileError as error:
+            log.warning("sandbox %s: its programs can't trust the hosts of its secrets: %s", self.id, error)
+
+    async def show_authority(self, authority: Authority) -> None:
+        """Have programs that start from now on trust the sandbox's own authority. Raises: SandboxFileError."""
+        bundle = await asyncio.to_thread(certificates.make_bundle, authority.certificate)
+        await self._files.write(OWN_CERTIFICATES, bundle)
+        await self._files.write(OWN_AUTHORITY, authority.certificate)
+
+    async def find_origin(self, path: str | None) -> Origin:
+        return await asyncio.to_thread(find_origin, self._data_folder, self.id, path)
 
     async def settle_denials(self) -> None:
         if self.closed or not self.spec.network.permits_something:
@@ -465,9 +534,9 @@ class EmbeddedSandbox(SandboxPrimitives):
             raise
 
 
-def _network_env(spec: Spec, proxy_port: int | None) -> dict[str, str]:
+def _network_env(policy: NetworkPolicy, proxy_port: int | None) -> dict[str, str]:
     """What programs inside need to know of their network; the same for each, until the network changes."""
-    return {**certificates.variables(spec), **window.variables(spec.network, proxy_port)}
+    return {**certificates.variables(policy), **window.variables(policy, proxy_port)}
 
 
 def check_limits(resources: Resources, limits: LimitOptions) -> tuple[Resources, dict[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from corral.backends.embedded import certificates, withheld
 from corral.backends.embedded.registries import Registries
 from corral.errors import BackendUnavailableError
 from corral.network import denials
@@ -23,19 +24,28 @@ _GIVE_UP_AT_ONCE = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "npm_config_fetc
 """Where nothing can be reached, trying again only takes time."""
 
 
-def make_settings(spec: Spec, registries: Registries) -> GateSettings:
-    """What the gate of a sandbox is told. `registries` are those that the policy permits.
+def make_settings(spec: Spec, registries: Registries, *, before: GateSettings | None = None) -> GateSettings:
+    """What the gate of a sandbox is told. `registries` are those that the policy permits, `before` is what it was told
+    last.
 
     Raises:
-        BackendUnavailableError: this machine's own proxy is of a kind that a gate can't use.
+        BackendUnavailableError: this machine's own proxy is of a kind that a gate can't use, or secrets need a package
+            that is not installed.
     """
     policy = spec.network
+    secrets = withheld.tell(spec.secrets)
+    authority = withheld.find_authority(secrets, registries.credentials, before=before)
+    trusted = certificates.find_certificates() if secrets or registries.credentials else None
     try:
         return GateSettings(
             mode=policy.mode,
             rules=tuple(dict.fromkeys((*registries.rules, *policy.hosts))),
             aliases=registries.aliases,
+            secrets=secrets,
             credentials=registries.credentials,
+            authority=authority,
+            ca_file=None if trusted is None else trusted.path,
+            site_packages=None if authority is None else withheld.find_site_packages(),
             limits=GateLimits(**asdict(policy.limits)),
             upstream=_find_upstream() if policy.mode != "none" else Upstream(),
             hostname=spec.hostname,

@@ -183,7 +183,7 @@ class MemorySandbox(SandboxPrimitives):
 
     async def set_secrets(self, secrets: Sequence[Secret]) -> None:
         self._box.check()
-        placed = place_secrets(secrets, self._box.spec.secrets)
+        placed = place_secrets(secrets, placeholders(self._box.spec.secrets))
         self.spec = self._box.spec = replace(self._box.spec, secrets=placed)
 
     # Network.

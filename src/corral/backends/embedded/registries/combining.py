@@ -54,8 +54,8 @@ class _Findings:
             self._note(tool, _without_login(parts), f"{MISSING}: not a valid host")
             return None
         if login is not None:
-            rule = str(Rule(host, port))
-            self.credentials.setdefault(rule, GateCredential(rule, "Authorization", login))
+            rule, secure = str(Rule(host, port)), parts.scheme == "https"
+            self.credentials.setdefault(rule, GateCredential(rule, "Authorization", login, secure))
         shown = f"[{host}]" if ":" in host else host
         plain = parts._replace(netloc=shown if parts.port is None else f"{shown}:{port}")
         self._note(tool, _without_login(parts), note)

@@ -7,8 +7,8 @@ fails.
 from __future__ import annotations
 
 from corral.testing.hostile.probe import Probe
-from corral.testing.hostile.window import gate, limits, names, requests
+from corral.testing.hostile.window import gate, limits, names, requests, secrets
 
-_AREAS = (names, requests, gate, limits)
+_AREAS = (names, requests, gate, limits, secrets)
 WINDOW: tuple[Probe, ...] = tuple(value for area in _AREAS for value in vars(area).values() if isinstance(value, Probe))
 """All probes of these modules."""

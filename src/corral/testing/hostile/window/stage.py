@@ -8,12 +8,19 @@ leaks is seen twice: as a question of the host, and as a connection.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 import re
+import secrets
 import socket
+import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import ClassVar, Final
 
+from corral.network.authority import Mint, NoCryptographyError, make_authority
 from corral.network.inner import ADDRESS, DNS_PORT, PROXY_PORT
 from corral.testing.ground import OWN_ADDRESS, OWN_ADDRESS_6, Answer, Ground
 from corral.testing.hostile.canary import Canaries
@@ -24,19 +31,26 @@ METADATA, METADATA_6, INNER = "169.254.169.254", "fd00:ec2::254", "10.0.0.1"
 POLICY: Final = (
     "good.test", "other.test:443", "*.wild.test", "rebind.test", "mixed.test", "metadata.test", "metadata6.test",
     "inner.test", "mapped.test", "translated.test", "loopback.test", "own.test", "zero.test", "shared.test",
+    "cloud.test", "sixtofour.test",
 )  # fmt: skip
 """What the attacked sandbox may reach, for the most part."""
 NEIGHBOURS_POLICY: Final = ("neighbour.test",)
+SECRET_HOST, ELSE_HOST = "secret.test", "else.test"
+"""A host with a secret, and one without; both speak TLS."""
+SECRETS_POLICY: Final = (*POLICY, SECRET_HOST, ELSE_HOST)
 
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "good.test": (GOOD,), "other.test": (OTHER,), "neighbour.test": (EVIL,),
     "metadata.test": (METADATA,), "metadata6.test": (METADATA_6,), "inner.test": (INNER,), "zero.test": ("0.0.0.0",),
     "mapped.test": (f"::ffff:{METADATA}",), "translated.test": ("64:ff9b::a9fe:a9fe",), "loopback.test": ("127.0.0.1",),
+    "cloud.test": ("168.63.129.16",), "sixtofour.test": ("2002:a9fe:a9fe::1",),
     "own.test": (OWN_ADDRESS, OWN_ADDRESS_6), "shared.test": ("100.100.100.200",),
+    SECRET_HOST: ("93.184.215.17",), ELSE_HOST: ("93.184.215.18",),
 }  # fmt: skip
 _FORBIDDEN: Final = (
     (METADATA, 80), ("169.254.170.2", 80), (INNER, 80), (INNER, 443), ("172.17.0.1", 2375), ("192.168.1.1", 80),
-    ("100.100.100.200", 80), (METADATA_6, 80), (EVIL, 80), (EVIL, 443), (EVIL, 7000), (OTHER, 80),
+    ("100.100.100.200", 80), ("168.63.129.16", 80), ("2002:a9fe:a9fe::1", 80), ("64:ff9b::a9fe:a9fe", 80),
+    (METADATA_6, 80), (EVIL, 80), (EVIL, 443), (EVIL, 7000), (OTHER, 80),
 )  # fmt: skip
 _PERMITTED: Final = (
     ("good.test", GOOD, 80), ("good.test", GOOD, 443), ("good.test", GOOD, 7000), ("good.test", GOOD, 8080),
@@ -61,6 +75,7 @@ def set_stage(canaries: Canaries) -> Iterator[None]:
         for name, host, port in _PERMITTED:
             server = _Server(stack.enter_context(ground.listen(host, port)), speaks=port in (80, 8080))
             canaries.heard[f"{name}:{port}"] = server.heard
+        stack.enter_context(_set_secrets(ground, canaries))
         datagrams = [stack.enter_context(ground.listen(host, port, datagrams=True)) for host, port in _DATAGRAMS]
         names = _Names()
         stack.enter_context(ground.answer_names(names.answer))
@@ -70,6 +85,48 @@ def set_stage(canaries: Canaries) -> Iterator[None]:
         }  # fmt: skip
         canaries.more_checks += [names.find_leaked, lambda: _count_datagrams(datagrams)]
         yield
+
+
+class SecretStage:
+    """What probes of secrets share with the stage."""
+
+    value: ClassVar[str | None] = None
+    """Of the secret; None if this machine can't have any."""
+
+
+@contextlib.contextmanager
+def _set_secrets(ground: Ground, canaries: Canaries) -> Iterator[None]:
+    """The hosts that speak TLS, a secret for one of them, and the authority that this host trusts."""
+    with contextlib.ExitStack() as stack:
+        try:
+            authority = make_authority([SECRET_HOST, ELSE_HOST])
+        except NoCryptographyError:
+            yield
+            return
+        trusted = Path(stack.enter_context(tempfile.TemporaryDirectory()), "trusted.pem")
+        trusted.write_text(authority.certificate)
+        before = os.environ.get("SSL_CERT_FILE")
+        stack.callback(_restore, before)
+        os.environ["SSL_CERT_FILE"] = str(trusted)
+        mint = Mint(authority)
+        for name in (SECRET_HOST, ELSE_HOST):
+            for port, context in ((80, None), (443, mint.context_for(name))):
+                listener = stack.enter_context(ground.listen(_NAMES[name][0], port))
+                canaries.heard[f"{name}:{port}"] = _Server(listener, speaks=True, context=context).heard
+        SecretStage.value = value = f"gate-secret-{secrets.token_hex(16)}"
+        canaries.more_secrets.append(value)
+        canaries.more_targets |= {
+            "secret_host": SECRET_HOST, "else_host": ELSE_HOST, "secret_size": len(value),
+            "secret_digests": [hashlib.sha256(value.encode()).hexdigest()],
+        }  # fmt: skip
+        yield
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop("SSL_CERT_FILE", None)
+    else:
+        os.environ["SSL_CERT_FILE"] = before
 
 
 class _Names:
@@ -115,8 +172,10 @@ class _Server:
     `/bytes?n=` gives so many bytes, and `/redirect?to=` leads elsewhere.
     """
 
-    def __init__(self, listener: socket.socket, *, speaks: bool) -> None:
+    def __init__(self, listener: socket.socket, *, speaks: bool, context: ssl.SSLContext | None = None) -> None:
+        """`context`: it speaks TLS, and keeps what it hears in the clear."""
         self.heard = bytearray()
+        self._context = context
         self._listener = listener
         self._speaks = speaks
         threading.Thread(target=self._accept, daemon=True).start()
@@ -125,7 +184,15 @@ class _Server:
         with contextlib.suppress(OSError):  # closed with the stage
             while True:
                 connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                threading.Thread(target=self._welcome, args=(connection,), daemon=True).start()
+
+    def _welcome(self, connection: socket.socket) -> None:
+        if self._context is None:
+            self._serve(connection)
+            return
+        connection.settimeout(30)
+        with contextlib.suppress(OSError), connection:
+            self._serve(self._context.wrap_socket(connection, server_side=True))
 
     def _serve(self, connection: socket.socket) -> None:
         waiting = b""
