@@ -220,6 +220,28 @@ tell(after=wait_until(lambda: not gates()))
     assert told["after"]
 
 
+@pytest.mark.needs_root  # which may set it
+@pytest.mark.parametrize("anything", [0, 1])
+def test_the_machines_own_addresses_are_not_of_the_internet(anything: int) -> None:
+    """Also where programs may bind addresses that the machine does not have (ip_nonlocal_bind)."""
+    told = run(
+        """
+for file in ("ipv4/ip_nonlocal_bind", "ipv6/ip_nonlocal_bind"):
+    open(f"/proc/sys/net/{file}", "w").write(str(anything))
+serve(web, "93.184.215.14", 80, name="example.org")
+serve(web, "2a00:1450::1", 80, name="six.example.org")
+with Sandbox(network="open") as box:
+    tell(name=get(box, "example.org"), six=get(box, "six.example.org"), own=get(box, OWN_ADDRESS)[1])
+    tell(own_six=get(box, OWN_ADDRESS_6)[1])
+""".replace("anything", str(anything)),
+        None,
+    )
+    assert told["name"][0].endswith("200 OK")
+    assert told["six"][0].endswith("200 OK")
+    assert [denied[2] for denied in told["own"]] == ["private"]
+    assert [denied[2] for denied in told["own_six"]] == ["private"]
+
+
 @EVERYBODY
 def test_the_network_of_a_running_sandbox_changes(user: OrdinaryUser | None) -> None:
     told = run(
