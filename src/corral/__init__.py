@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from corral.languages import Runtime as Runtime
     from corral.languages import register_language as register_language
     from corral.mount import Mount as Mount
+    from corral.results import ApplyResult as ApplyResult
     from corral.results import Capabilities as Capabilities
     from corral.results import CodeResult as CodeResult
     from corral.results import Denial as Denial
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from corral.results import Event as Event
     from corral.results import ExecResult as ExecResult
     from corral.results import FileInfo as FileInfo
+    from corral.results import FolderChange as FolderChange
     from corral.results import GlobResult as GlobResult
     from corral.results import GrepMatch as GrepMatch
     from corral.results import GrepResult as GrepResult
@@ -138,9 +140,9 @@ else:
             ".languages": "Language Runtime register_language",
             ".mount": "Mount",
             ".results": (
-                "Capabilities CodeResult Denial DownloadResult EditResult Event ExecResult FileInfo GlobResult "
-                "GrepMatch GrepResult OutputChunk ReplaceResult SandboxInfo SandboxUsage SnapshotInfo Usage "
-                "VolumeInfo WatchEvent"
+                "ApplyResult Capabilities CodeResult Denial DownloadResult EditResult Event ExecResult FileInfo "
+                "FolderChange GlobResult GrepMatch GrepResult OutputChunk ReplaceResult SandboxInfo SandboxUsage "
+                "SnapshotInfo Usage VolumeInfo WatchEvent"
             ),
             ".sessions.interpreter.events": "ContextInfo RunEvent RunResult",
             ".spec": "Lifetime NetworkLimits NetworkPolicy Resources Secret Spec",

@@ -53,6 +53,7 @@ from corral.results import (
 from corral.spec import USER, LimitOptions, NetworkPolicy, Secret, Spec
 
 if TYPE_CHECKING:
+    from corral.base.changes import Origin
     from corral.base.files import AsyncFiles
     from corral.base.process import AsyncProcess, Clear
     from corral.client.sandbox import AsyncSandbox
@@ -320,6 +321,15 @@ class SandboxPrimitives(ABC):
             PortClosedError: nothing listens there.
         """
         self.lacks("expose")
+
+    async def find_origin(self, path: str | None) -> Origin:
+        """The folder of the host that is mounted at a path with mode "copy" or "overlay"; None: the only one.
+
+        Raises:
+            MountError: there is none.
+            SpecError: there is more than one, and no path was given.
+        """
+        self.lacks("diff")
 
     async def set_network(self, policy: NetworkPolicy) -> None:
         """Change what may be reached; connections that are no longer permitted end."""

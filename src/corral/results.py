@@ -74,7 +74,8 @@ class Denial:
     """How often in a row."""
 
     def __str__(self) -> str:
-        return self.host if self.port is None else f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.host if self.port is None else f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +365,29 @@ class VolumeInfo:
     """When a sandbox mounted it last."""
     sandboxes: tuple[str, ...] = ()
     """The ids of the sandboxes that use it, running or stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderChange:
+    """What a sandbox has changed in a folder of the host that is mounted with mode "copy" or "overlay"."""
+
+    path: str
+    """The path below the folder. It may have any characters but NUL."""
+    kind: Literal["added", "modified", "deleted"]
+    file: Literal["file", "folder", "link"]
+    """What it is now, or was."""
+    conflict: bool = False
+    """True if the host's file is not the one that the sandbox began with: `apply` refuses to replace it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """What `apply` has changed on the host."""
+
+    changes: tuple[FolderChange, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Paths that were left as they are on the host: links that lead out of the folder, and files that make git run
+    programs; also deleted files that the host has changed."""
 
 
 DERIVED_POWERS = frozenset({"sessions", "interpreter"})

@@ -241,10 +241,13 @@ class NetworkPolicy:
     def __post_init__(self) -> None:
         if self.mode not in get_args(NetworkMode):
             raise SpecError(f"network: {self.mode!r} is not a mode", hint=_NETWORK_HINT)
-        hosts = (self.hosts,) if isinstance(self.hosts, str) else tuple(self.hosts)
-        if hosts and self.mode == "none":
+        given = (self.hosts,) if isinstance(self.hosts, str) else tuple(self.hosts)
+        if given and self.mode == "none":
             raise SpecError("network: 'none' takes no hosts", hint=_NETWORK_HINT)
-        object.__setattr__(self, "hosts", tuple(dict.fromkeys(str(_read_rule(host)) for host in hosts)))
+        hosts = tuple(dict.fromkeys(str(_read_rule(host)) for host in given))
+        if word := next((host for host in hosts if host in _NO_HOSTS), None):
+            raise SpecError(f"network: {word!r} is not a host", hint=_NETWORK_HINT)
+        object.__setattr__(self, "hosts", hosts)
 
     def __str__(self) -> str:
         """As `network=` takes it."""
@@ -276,8 +279,8 @@ class NetworkPolicy:
         if not all(entries):
             raise SpecError(f"network={value!r} is not a valid policy", hint=_NETWORK_HINT)
         modes: dict[str, NetworkMode] = {"none": "none", "packages": "packages", "open": "open"}
-        named = [modes[entry] for entry in entries if entry in modes]
-        hosts = tuple(entry for entry in entries if entry not in modes)
+        named = [modes[entry.lower()] for entry in entries if entry.lower() in modes]
+        hosts = tuple(entry for entry in entries if entry.lower() not in modes)
         if len(set(named)) > 1 or (hosts and "none" in named):
             raise SpecError(f"network={value!r} asks for more than one thing", hint=_NETWORK_HINT)
         return cls(named[0] if named else "allow", hosts)
@@ -303,6 +306,11 @@ class NetworkPolicy:
 
 
 _NETWORK_HINT = 'use "none", "packages", "open", or hosts such as "a.org,*.b.org:443"'
+_NO_HOSTS = frozenset(
+    (*get_args(NetworkMode), "all", "any", "internet", "full", "bridge", "host", "default", "on", "off", "true",
+     "false")
+)  # fmt: skip
+"""Words that are a mode here or elsewhere, and so not meant as the name of a host: that would permit nothing."""
 
 
 def _read_rule(host: str) -> Rule:
@@ -371,7 +379,7 @@ class Secret:
         if value is None:
             raise SpecError(
                 f"secret {name!r}: the environment variable {variable or name} is not set",
-                hint="set it, or pass the value itself",
+                hint=f"set it: export {variable or name}=…",
             )
         return cls(name, value, (hosts,) if isinstance(hosts, str) else tuple(hosts), header)
 

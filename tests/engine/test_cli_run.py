@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -162,7 +163,8 @@ def test_doctor_says_that_it_works(corral: Corral) -> None:
     assert "Sandboxes work here." in ended.stdout
     said = json.loads(corral("doctor", "--json", timeout=120).stdout)
     assert said["works"]
-    assert {finding["area"] for finding in said["findings"]} == {"machine", "sandboxes", "languages", "limits", "data"}
+    areas = {"machine", "sandboxes", "languages", "limits", "data", "--network packages"}
+    assert {finding["area"] for finding in said["findings"]} == areas
     (network,) = [finding for finding in said["findings"] if finding["subject"] == "network"]
     assert network["mark"] == "good", network
     assert max(len(line) for line in ended.stdout.splitlines()) <= 80
@@ -298,3 +300,40 @@ def test_a_lone_file_has_its_own_name(corral: Corral, folder: Path, name: str, s
     lone.write_text(source)
     ended = corral("run", str(lone))
     assert re.fullmatch(shown, ended.stdout.strip()), ended
+
+
+def test_a_mounted_folder_is_changed_only_by_apply(corral: Corral, request: pytest.FixtureRequest) -> None:
+    as_root = "[root]" in request.node.name
+    owner = 12345 if as_root else request.getfixturevalue("ordinary_user").uid
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name, "project")
+        folder.mkdir()
+        (folder / "file").write_text("one\n")
+        for path in (Path(name), folder, folder / "file"):
+            os.chown(path, owner, owner)
+        Path(name).chmod(0o755)
+        listed = ("--host-folders", str(folder))
+        mounted = ("--mount", f"{folder}:/work:overlay", "-w", "/work", "-l", "bash")
+        refused = corral("run", *mounted, "-c", "cat file")
+        assert refused.returncode == 125
+        assert "--host-folders before the command" in refused.stderr
+        assert corral(*listed, "run", *mounted, "-c", "echo two > file").returncode == 0
+        assert (folder / "file").read_text() == "one\n"
+        ended = corral(*listed, "run", "--apply", *mounted, "-c", "echo two > file; exit 3")
+        assert (ended.returncode, ended.stderr) == (3, "corral: 1 change was applied\n")
+        assert (folder / "file").read_text() == "two\n"
+        assert (folder / "file").stat().st_uid == owner
+
+        made = corral(*listed, "sandbox", "create", "--name", "worker", "--mount", f"{folder}:/work:copy")
+        assert made.returncode == 0, made.stderr
+        corral("sandbox", "exec", "worker", "cd /work && echo box > file && touch new")
+        assert corral("sandbox", "diff", "worker").stdout == "M  file\nA  new\n"
+        (folder / "file").write_text("host\n")
+        assert corral("sandbox", "diff", "worker", "/work").stdout == "M! file\nA  new\n"
+        conflict = corral("sandbox", "apply", "worker")
+        assert conflict.returncode == 1
+        assert "'file'" in conflict.stderr
+        assert "use --overwrite" in conflict.stderr
+        assert corral("sandbox", "apply", "worker", "--overwrite").stdout == "M! file\nA  new\n"
+        assert corral("sandbox", "diff", "worker", "--json").stdout == "[]\n"
+        assert (folder / "file").read_text() == "box\n"

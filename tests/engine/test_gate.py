@@ -386,3 +386,61 @@ def test_limits_hold_and_a_new_policy_holds_at_once() -> None:
     assert answer["privileges"] in ([["12399"] * 4, [], *[["0" * 16]] * 3, ["1"]], [["1"]])
     assert answer["open"] == "HTTP/1.1 200"
     assert answer["ended"] == 0
+
+
+STALLED = (
+    START
+    + """
+with window() as inside:
+    serve(banner, "93.184.215.14", 25, name="example.org")
+    floods = [serve(flood, "93.184.215.14", port) for port in (7000, 7001)]
+    with gate(inside, mode="allow", rules=("example.org",)) as running:
+        address = inside.resolve("example.org")
+        def stall(port, server):
+            # How much waits somewhere, for a program that has read fast and then stops.
+            made = inside.make_socket()
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            made.connect((address, port))
+            got, buffer = 0, bytearray(1 << 20)
+            while got < 64 << 20: got += made.recv_into(buffer)
+            before = None
+            while before != server.sent:
+                before = server.sent
+                time.sleep(0.5)
+            return made, server.sent - got
+        first, fast = stall(7000, floods[0])
+        held = [inside.connect(address, 25) for _ in range(20)]
+        for made in held: made.recv(100)
+        second, slow = stall(7001, floods[1])
+        tell(fast=fast, slow=slow)
+"""
+)
+
+
+def test_what_is_not_read_waits_outside_but_for_a_few_connections() -> None:
+    """What waits in the kernel is counted for the whole machine."""
+    answer = ground.run(STALLED)
+    assert answer["slow"] < 2 << 20, answer
+    assert answer["fast"] > answer["slow"]  # for which the way may be long
+
+
+SEARCHED = (
+    START
+    + """
+from pathlib import Path
+asked = []
+def answer(name, kind):
+    asked.append(name)
+    return Answer(("93.184.215.66",)) if name.endswith(".corp.test") else None
+Path("/etc/resolv.conf").write_text("nameserver 127.0.0.1\\nsearch corp.test\\noptions timeout:1 attempts:1\\n")
+with GROUND.answer_names(answer), window() as inside:
+    with gate(inside, mode="allow", rules=("*.example.org", "single")) as running:
+        tell(found=[inside.look_up(name) for name in ("a.example.org", "single")], asked=sorted(set(asked)))
+"""
+)
+
+
+def test_a_rule_is_for_a_whole_name() -> None:
+    """The host searches domains for what it does not find: what it would find there, nobody has permitted."""
+    answer = ground.run(SEARCHED)
+    assert answer == {"found": [[3, []]] * 2, "asked": ["a.example.org", "single"]}

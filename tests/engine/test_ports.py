@@ -176,15 +176,16 @@ def test_command_forwards_until_it_is_interrupted(tmp_path: Path) -> None:
         [sys.executable, "-m", "corral.cli", "sandbox", "forward", box, "8000", "8000:9123"],
         env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with command:
+    with command, contextlib.ExitStack() as stack:
+        stack.callback(command.kill)  # of no effect after the end that is expected
         assert command.stdout is not None
         assert command.stderr is not None
         urls = [command.stdout.readline().split(" -> ") for _ in range(2)]
         assert [where for _, where in urls] == [f"{box}:8000\n"] * 2
         assert [url.rpartition(":")[2] for url, _ in urls] == ["8000", "9123"]
-        started = "python3 -m http.server 8000 >&2 & until python3 -c 'import socket; socket.create_connection"
         corral("sandbox", "exec", box, "-d", "--", "python3", "-m", "http.server", "8000")
-        corral("sandbox", "exec", box, f'{started}(("127.0.0.1", 8000))\' 2>/dev/null; do sleep 0.05; done; kill $!')
+        connects = "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8000))' 2>/dev/null"
+        corral("sandbox", "exec", box, f"until {connects}; do sleep 0.05; done")
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         for url, _ in urls:
             assert opener.open(f"{url}/page", timeout=30).read() == b"hello\n"

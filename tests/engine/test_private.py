@@ -33,11 +33,15 @@ def shown(tmp_path: Path) -> Path:
     return folder
 
 
+async def fetch_nothing(packages: tuple[str, ...], folder: Path) -> bool:
+    raise AssertionError(f"{packages} are for {folder}, and none were asked for")
+
+
 class Showing(Grounds):
     """Shows one more folder under its own name, as /usr is shown."""
 
     def __init__(self, data_folder: Path, shown: Path) -> None:
-        super().__init__(data_folder)
+        super().__init__(data_folder, fetch_nothing)
         self._shown = ToolFolder(str(shown), str(shown))
 
     async def _find_tools(self, spec: Spec) -> HostTools:

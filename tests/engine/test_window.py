@@ -121,6 +121,33 @@ tell(reached=[unlisted.connections, private.connections, six.connections])
 
 
 @EVERYBODY
+def test_the_sandbox_finds_itself_by_name_and_that_is_no_attempt(user: OrdinaryUser | None) -> None:
+    told = run(
+        """
+LOOK = '''
+import socket
+for name in ("corral", "localhost", "app.localhost"):
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try: print(name, socket.getaddrinfo(name, 80, family, socket.SOCK_STREAM)[0][4][0])
+        except OSError as error: print(name, error.errno == socket.EAI_NODATA)
+'''
+for name, network in {"none": "none", "listed": ["example.org"]}.items():
+    with Sandbox(network=network, hostname="corral") as box:
+        box.exec("getent hosts corral; hostname -f")
+        result = box.run_code(LOOK)
+        tell(**{name: [result.stdout.splitlines(), list(map(str, box.denials()))]})
+""",
+        user,
+    )
+    found = [
+        "corral 127.0.0.1", "corral True",
+        "localhost 127.0.0.1", "localhost ::1",
+        "app.localhost 127.0.0.1", "app.localhost True",
+    ]  # fmt: skip
+    assert told == {"none": [found, []], "listed": [found, []]}
+
+
+@EVERYBODY
 def test_what_is_listed_is_reached_with_no_settings_inside(user: OrdinaryUser | None) -> None:
     told = run(
         """
@@ -221,6 +248,7 @@ os.kill(first, 9)
 tell(crashed=get(box, "example.org"), another=gates() != [first] and len(gates()) == 1)
 box.set_network(["example.com"])
 tell(changed=get(box, "example.org"), listed=str(Sandbox.connect(name).spec.network))
+tell(shown=[each.network for each in Sandbox.list()])
 box.stop()
 tell(stopped=wait_until(lambda: not gates()))
 async def start():
@@ -247,6 +275,7 @@ tell(after=wait_until(lambda: not gates()))
     assert told["spec"] == "example.org"
     assert told["changed"] == ["no name", [["example.org", None, "policy"]]]
     assert told["listed"] == "example.com"
+    assert told["shown"] == ["example.com"]
     assert told["stopped"]
     assert told["started"] == ["example.com", ["no name", [["example.org", None, "policy"]]]]
     assert told["after"]

@@ -200,19 +200,12 @@ def test_a_gate_that_is_killed_and_a_creator_that_is_killed(on_ground: Run) -> N
     answer = on_ground(
         """
         import signal, subprocess
-        from pathlib import Path
-        from support.leftovers import count_descriptors, wait_until
+        from support.leftovers import adopt_orphans, count_descriptors, list_descendants, wait_until
+        adopt_orphans()
         serve(web, "93.184.215.14", 80, name="example.org")
         serve(banner, "93.184.215.14", 25, name="example.org")
         def gates():
-            found = []
-            for entry in Path("/proc").glob("[0-9]*/comm"):
-                try:
-                    if entry.read_text().startswith("corral-gate"):
-                        found.append(int(entry.parent.name))
-                except OSError:
-                    pass  # it ended meanwhile
-            return found
+            return [pid for pid, name in list_descendants(os.getpid()).items() if name == "corral-gate"]
         def fetches(box):
             return "/a" in box.exec("curl -s -m 20 http://example.org/a").stdout
         with Sandbox(network=["example.org"]) as box:

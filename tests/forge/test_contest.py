@@ -415,9 +415,9 @@ async def test_option_that_cannot_be_met_is_reported_before_the_first_run(tmp_pa
     path = script(tmp_path, "a.py", WRITES)
     kinds: list[str] = []
     contest = Contest(
-        [path, Candidate.script(path, id="online", network="open")], "goal", artifacts_dir=tmp_path,
+        [path, Candidate.script(path, id="other", image="busybox:1")], "goal", artifacts_dir=tmp_path,
         on_event=lambda event: kinds.append(event.kind),
     )  # fmt: skip
-    with pytest.raises(CapabilityError, match="network"):
+    with pytest.raises(CapabilityError, match="image"):
         await contest.run()
     assert "phase" not in kinds

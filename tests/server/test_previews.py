@@ -17,8 +17,8 @@ from yarl import URL
 from corral.backends.memory.sandbox import MemorySandbox
 from corral.base.dialling import dial_loopback, port_closed
 from corral.client import peers
-from corral.server.preview import access, exchange
-from corral.server.preview.access import make_token
+from corral.server.preview import addresses, exchange, links
+from corral.server.preview.links import make_token
 from corral.server.settings import ServerLimits
 from server.conftest import InProcess, OpenInProcess
 
@@ -183,8 +183,12 @@ async def test_tokens_end_with_their_key_and_with_the_signing_key(shown: Shown) 
     keyring.revoke(next(each.id for each in keyring.keys if key.startswith(each.prefix.rstrip("…"))))
     assert (await shown.get("path", {TOKEN: token}))[0] == 401
     assert (await shown.get("path", {TOKEN: ours}))[0] == 200
+    signed = (await shown.sign())["token"]
+    assert (await shown.get("path", name=signed))[0] == 200
     await shown.call("POST", f"/sandbox/{shown.id}/signing-key/rotate")
     assert (await shown.get("path", {TOKEN: ours}))[0] == 401
+    assert (await shown.get("path", name=signed))[0] == 401
+    assert shown.running.server.database.rows("SELECT id FROM preview_links") == []
 
 
 async def test_public_sandbox_needs_no_token(shown: Shown) -> None:
@@ -210,11 +214,11 @@ async def test_signed_link_ends(form: str, shown: Shown, monkeypatch: pytest.Mon
         assert (await shown.get(form, port="8001", name=link["token"]))[0] == 401
     now = time.time()
     with monkeypatch.context() as patch:
-        patch.setattr(access.time, "time", lambda: now + 31)
+        patch.setattr(links.time, "time", lambda: now + 31)
         assert await ask() == 401
     passed = time.monotonic()
     with monkeypatch.context() as patch:  # the wall clock was set back
-        patch.setattr(access.time, "monotonic", lambda: passed + 31)
+        patch.setattr(links.time, "monotonic", lambda: passed + 31)
         assert await ask() == 401
     assert await ask() == 200
     status, _ = await shown.call("POST", f"/sandbox/{shown.id}/ports/8001/signed-preview-url/{link['token']}/expire")
@@ -281,6 +285,24 @@ async def test_signed_address_is_for_its_own_page(headers: dict[str, str], statu
     assert (await shown.get("address", headers))[0] == status
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, 200),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate"}, 200),
+        ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "websocket"}, 401),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, 401),
+        ({"Origin": "http://8000-other.localhost"}, 401),
+    ],
+)
+@pytest.mark.parametrize("form", FORMS)
+async def test_cookie_is_for_its_own_page(form: str, headers: dict[str, str], status: int, shown: Shown) -> None:
+    """Below one domain, browsers send it for the requests of other previews' pages, too."""
+    cookie = {"Cookie": f"corral_preview={(await shown.link())['token']}"}
+    assert (await shown.get(form, {**cookie, **headers}))[0] == status
+
+
 async def test_signed_address_is_for_the_user_who_asked(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     link = await shown.sign()
     monkeypatch.setattr(peers, "find_user", lambda *_: 54321)
@@ -289,6 +311,32 @@ async def test_signed_address_is_for_the_user_who_asked(shown: Shown, monkeypatc
             assert response.status == 401
         async with other.get(link["url"], headers={TOKEN: link["token"]}) as response:
             assert response.status == 200
+
+
+async def test_tenant_can_not_take_all_addresses(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "MAX_OF_ORGANISATION", 3)
+    urls = [(await shown.link(port))["url"] for port in range(1, 6)]
+    assert [url.startswith("http://127.0.0.1") for url in urls] == [False] * 3 + [True] * 2, "the path form"
+    assert (await shown.link(1))["url"] == urls[0]
+    foreign = shown.running.new_key("others")
+    other = Shown(shown.running, (await shown.call("POST", "/sandbox", json={}, key=foreign))[1])
+    assert not (await other.link(key=foreign))["url"].startswith("http://127.0.0.1")
+
+
+async def test_visit_without_the_last_slash_is_sent_on(shown: Shown) -> None:
+    """What the page loads is relative to the folder of its address."""
+    headers = {**shown.running.headers(), "Accept": "text/html"}
+    status, _, response = await shown.get("path", headers, path="?a=%2F")
+    assert (status, response.headers["Location"]) == (307, f"/preview/{shown.id}/8000/?a=%2F")
+    assert (await shown.get("path", headers))[0] == 200
+    assert (await shown.get("path", shown.running.headers(), path=""))[0] == 200  # a program's own request
+
+
+async def test_token_in_the_host_is_not_told_to_other_sites(shown: Shown) -> None:
+    _, _, response = await shown.get("host", name=(await shown.sign())["token"])
+    assert response.headers["Referrer-Policy"] == "same-origin"
+    _, _, response = await shown.get("host", shown.running.headers())
+    assert "Referrer-Policy" not in response.headers
 
 
 async def test_link_has_the_form_that_its_caller_can_use(shown: Shown) -> None:
@@ -338,6 +386,66 @@ async def test_program_sees_the_request_and_nothing_of_ours(form: str, shown: Sh
     assert ("Set-Cookie" in response.headers) == (form != "path")
     assert "Domain" not in response.headers.get("Set-Cookie", "")
     assert ("sandbox" in response.headers.get("Content-Security-Policy", "")) == (form == "path")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /a#b?c HTTP/1.1\r\nHost: {host}",
+        "GET /a HTTP/1.1\r\nHost: 8000-{id}.local\thost",
+        "GET /a HTTP/1.1\r\nHost: 8000-{id}.localhost.",
+        "GET /a HTTP/1.1\r\nHost: {host}\r\nHost: {host}",
+        "GET http://other.localhost/a HTTP/1.1\r\nHost: {host}",
+        "POST /a HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: gzip, chunked",
+        "POST /a HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\nContent-Length: 3",
+        "GET /a HTTP/1.1\r\nHost: {host}\r\nX: a\r\n folded",
+        "GET /a HTTP/1.1\r\nHost : {host}",
+    ],
+)
+async def test_odd_request_does_not_reach_the_program(head: str, shown: Shown) -> None:
+    body = "0\r\n\r\n" if head.startswith("POST") else ""
+    got = await send_raw(shown, head.format(host=f"8000-{shown.id}.localhost", id=shown.id), body)
+    assert got.split(b" ", 2)[1] in (b"400", b"421"), got
+
+
+async def test_client_can_not_have_its_host_left_out(shown: Shown) -> None:
+    host = f"Host: 8000-{shown.id}.localhost"
+    got = await send_raw(shown, f"GET /a HTTP/1.1\r\n{host}\r\nConnection: X, Host\r\nX: 1")
+    assert got.startswith(b"HTTP/1.1 200")
+    assert host.encode() in got
+    assert b"X: 1" not in got
+
+
+async def send_raw(shown: Shown, head: str, body: str = "") -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(shown.base).port)
+    key = f"Authorization: Bearer {shown.running.key}\r\nConnection: close"
+    writer.write(f"{head}\r\n{key}\r\n\r\n{body}".encode())
+    got = await reader.read()
+    writer.close()
+    return got
+
+
+@pytest.mark.parametrize("location", ["/api/sandbox", "../../../../api/sandbox", "{base}/api/sandbox"])
+@pytest.mark.parametrize("form", ["address", "path"])
+async def test_redirect_does_not_lead_a_key_to_the_api(form: str, location: str, shown: Shown) -> None:
+    """A client follows it with its method, its body and, at the same host, its key."""
+    asked: list[bytes] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1])
+        where = location.format(base=shown.base)
+        status = f"307 x\r\nLocation: {where}" if len(asked) == 1 else "204 x"
+        writer.write(f"HTTP/1.1 {status}\r\n\r\n".encode())
+
+    async with program_of(shown, handle):
+        url, host = await shown.place(form)
+        headers = {**shown.running.headers(), **host}
+        async with shown.running.session.post(f"{url}/a/b", headers=headers) as response:
+            status = response.status
+    if form == "path" or not location.startswith("{"):
+        assert (status, asked) == (204, [b"/a/b", b"/api/sandbox"]), "the program itself is asked again"
+    else:
+        assert status in (401, 421), "another host gets no key"
 
 
 @pytest.mark.parametrize("form", ["address", "host"])
@@ -615,6 +723,23 @@ async def test_previews_are_part_of_what_a_key_may_hold(
             assert response.status == 204
         for task in waiting:
             (await task).close()
+
+
+async def test_those_with_a_link_do_not_delay_its_key(
+    open_in_process: OpenInProcess, monkeypatch: pytest.MonkeyPatch, program: int
+) -> None:
+    async with showing(open_in_process, monkeypatch, program, limits=ServerLimits(calls_per_key=2)) as shown:
+        link = await shown.link()
+        session = shown.running.session
+        async with (
+            session.ws_connect(link["url"], headers={TOKEN: link["token"]}),
+            session.ws_connect((await shown.sign())["url"]),
+        ):
+            async with session.get(link["url"], headers={TOKEN: link["token"]}) as response:
+                assert response.status == 429
+            assert (await shown.call("GET", f"/sandbox/{shown.id}"))[0] == 200
+            async with session.get(link["url"], headers=shown.running.headers()) as response:
+                assert response.status == 200
 
 
 # What a proxy of others asks.

@@ -101,7 +101,7 @@ def test_nothing_is_found_where_nothing_is(daytona: Daytona) -> None:
 
 
 def test_an_image_that_is_no_snapshot_says_what_to_do(daytona: Daytona) -> None:
-    with pytest.raises(DaytonaUnprocessableEntityError, match=r"debian:12.*create a snapshot with that name"):
+    with pytest.raises(DaytonaUnprocessableEntityError, match=r"debian:12.*such as 'default'; `corral serve --package"):
         daytona.create(CreateSandboxFromImageParams(image="debian:12"))
 
 
@@ -170,7 +170,7 @@ def test_one_that_pauses_by_itself_does_not_stop_by_itself(daytona: Daytona) -> 
         ({"kvm": True}, 501, "KVM"),
         ({"volumes": [{"volumeId": "v", "mountPath": "/v"}]}, 501, "volumes"),
         ({"secrets": [{"A": "b"}]}, 400, "secrets"),
-        ({"networkAllowList": "10.0.0.0/8"}, 501, "network"),
+        ({"networkAllowList": "10.0.0.0/8"}, 403, "network"),
         ({"buildInfo": {"dockerfileContent": "FROM a\nRUN b\n"}}, 501, "building"),
         ({"buildInfo": {"dockerfileContent": "FROM a"}}, 422, "no snapshot"),
     ],

@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 __all__ = [
-    "StandIn", "banner", "count", "drip", "fetch", "git", "make_npm_package", "npm_registry", "pip_index", "sink",
-    "start", "web",
+    "Index", "StandIn", "banner", "count", "drip", "fetch", "flood", "git", "make_npm_package", "npm_registry",
+    "pip_index", "sink", "start", "web",
 ]  # fmt: skip
 
 
@@ -38,6 +38,8 @@ class StandIn:
     connections: int = 0
     received: bytearray = field(default_factory=bytearray)
     """What came, for the kinds that keep it."""
+    sent: int = 0
+    """How many bytes, for the kinds that count them."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     """For `web`: method, path, headers and body of each request."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -105,6 +107,14 @@ def drip(connection: socket.socket, server: StandIn) -> None:
     while True:
         connection.sendall(b".")
         time.sleep(server.options.get("pause", 0.05))
+
+
+def flood(connection: socket.socket, server: StandIn) -> None:
+    """Sends as much as is taken, and counts it."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+    zeros = bytes(65536)
+    while True:
+        server.sent += connection.send(zeros)
 
 
 # HTTP.
@@ -177,8 +187,9 @@ def web(connection: socket.socket, server: StandIn, handler: type[_Handler] = _H
     kind(connection, ("client", 0), None)
 
 
-class _Index(_Handler):
-    """The simple index of pip, over a folder of wheels: options `folder`, and `login` as "name:password"."""
+class Index(_Handler):
+    """The simple index of pip, over a folder of wheels and sources: options `folder`, `login` as "name:password", and
+    `files` for the URL that its links begin with, if that is another host's."""
 
     def do_GET(self) -> None:
         folder = Path(self.server_of.options["folder"])
@@ -191,9 +202,10 @@ class _Index(_Handler):
         parts = urlsplit(self.path).path.strip("/").split("/")
         if parts[0] == "simple" and len(parts) == 2:
             name = parts[1].replace("-", "_")
-            found = sorted(path for path in folder.glob("*.whl") if path.name.split("-")[0].lower() == name)
+            found = sorted(path for path in folder.glob("*-*") if path.name.split("-")[0].lower() == name)
+            files = self.server_of.options.get("files", "/files")
             links = "".join(
-                f'<a href="/files/{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
+                f'<a href="{files}/{path.name}#sha256={hashlib.sha256(path.read_bytes()).hexdigest()}">{path.name}</a>'
                 for path in found
             )
             page = f"<!DOCTYPE html><html><body>{links}</body></html>".encode()
@@ -207,8 +219,8 @@ class _Index(_Handler):
 
 
 def pip_index(connection: socket.socket, server: StandIn) -> None:
-    """See `_Index`."""
-    web(connection, server, _Index)
+    """See `Index`."""
+    web(connection, server, Index)
 
 
 class _Registry(_Handler):

@@ -1,5 +1,8 @@
 """Wheels by hand: a folder of them stands in for an index, so that pip and uv are real and need no network."""
 
+import io
+import tarfile
+import textwrap
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,6 +10,21 @@ from pathlib import Path
 EVIL_BACKEND = """\
 import pathlib
 pathlib.Path({mark!r}).touch()
+"""
+BUILDING_BACKEND = """\
+import os, socket, subprocess, zipfile
+
+def build():
+{build}
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    info = "{name}-{version}.dist-info"
+    with zipfile.ZipFile(os.path.join(folder, "{name}-{version}-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr("{name}.py", "version = " + repr(build()))
+        wheel.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+        wheel.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "/RECORD", "")
+    return "{name}-{version}-py3-none-any.whl"
 """
 EVIL_PROJECT = """\
 [build-system]
@@ -45,6 +63,24 @@ def make_wheel(
             wheel.writestr(f"{info}/entry_points.txt", f"[console_scripts]\n{program} = {name}:tell\n")
         names = [f"{name}.py", f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"]
         wheel.writestr(f"{info}/RECORD", "".join(f"{each},,\n" for each in names))
+    return path
+
+
+def make_source(folder: Path, name: str, build: str, version: str = "1.0") -> Path:
+    """A source distribution whose build runs the body `build`; what that returns is the package's `version`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}.tar.gz"
+    body = textwrap.indent(textwrap.dedent(build), "    ")
+    files = {
+        "pyproject.toml": EVIL_PROJECT,
+        "evil_backend.py": BUILDING_BACKEND.format(name=name, version=version, build=body),
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    }
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in files.items():
+            member = tarfile.TarInfo(f"{name}-{version}/{file}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
     return path
 
 

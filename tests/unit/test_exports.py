@@ -13,6 +13,8 @@ import corral
 
 PINNED = [
     "ApplyConflictError",
+    "ApplyResult",
+    "FolderChange",
     "AsyncVolume",
     "MountError",
     "Volume",

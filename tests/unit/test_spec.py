@@ -153,6 +153,7 @@ def test_spec_is_frozen_and_copies_what_it_is_given() -> None:
         ("none", "none", ()),
         ("open", "open", ()),
         ("packages", "packages", ()),
+        ("OPEN", "open", ()),
         ("a.org, b.org", "allow", ("a.org", "b.org")),
         ("packages,A.org.", "packages", ("a.org",)),
         ("open,10.1.2.3:80", "open", ("10.1.2.3:80",)),
@@ -190,6 +191,28 @@ def test_empty_list_of_hosts_permits_nothing() -> None:
 def test_what_is_no_policy_is_refused(value: Any) -> None:
     with pytest.raises(SpecError, match=re.escape(f"network={value!r} is not a valid policy")):
         NetworkPolicy.parse(value)
+
+
+@pytest.mark.parametrize("word", ["open", "Packages", "allow", "internet", "bridge", "true"])
+def test_a_word_for_a_policy_is_no_host(word: str) -> None:
+    """Else `str` of the policy would be read as another one; and whoever writes it does not mean a host."""
+    with pytest.raises(SpecError, match="is not a host"):
+        NetworkPolicy("allow", (word,))
+    assert NetworkPolicy("allow", (f"{word}:443",)).hosts == (f"{word.lower()}:443",)
+
+
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("localhost:11434", "inside, localhost is the sandbox itself"),
+        ("*.a.localhost", "inside, localhost is the sandbox itself"),
+        ("10.0.0.5/8", "write 10.0.0.0/8"),
+        ("https://a.org/x", "write its host alone"),
+    ],
+)
+def test_a_host_that_is_refused_says_what_to_write(host: str, told: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(told)):
+        NetworkPolicy.parse([host])
 
 
 def test_value_of_a_variable_is_never_shown() -> None:

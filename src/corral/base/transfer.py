@@ -9,9 +9,9 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from corral.base.gitsettings import Parts, Verdict, find_git_folder, find_left_out, is_safe_index, is_sample, judge
 from corral.base.hostgit import NamedByGit
@@ -22,11 +22,13 @@ from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader
 from corral.inside.tars.writing import pack_tree
 from corral.inside.writing import write_all_at
 
+T = TypeVar("T")
+
 _CHUNK_BYTES = 256 * 1024
-_MAX_MEMBERS = 1_000_000
-_MAX_REMEMBERED_BYTES = 128 * 1024 * 1024
+MAX_MEMBERS = 1_000_000
+MAX_REMEMBERED_BYTES = 128 * 1024 * 1024
 """How much memory the names of folders may take, which are kept because their modes are set last."""
-_PART_BYTES = 64
+PART_BYTES = 64
 _MAX_PADDING_BYTES = 16 * 1024 * 1024
 _BLOCK_BYTES = 4096
 """Aligned blocks of zeros become holes. With larger blocks, holes between single blocks would become data."""
@@ -111,20 +113,25 @@ async def unpack_to_host(
     that exist already with the same content. With `git_settings` no file is left out; with `aside` they are written
     below that folder instead.
     """
-    reader, writer = os.pipe()
     landing = Landing(target, git_settings=git_settings, aside=aside)
-    unpacking = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, landing, max_bytes))
+    return await feed(archive, lambda reader: _unpack(reader, landing, max_bytes))
+
+
+async def feed(archive: AsyncIterable[bytes], work: Callable[[int], T]) -> T:
+    """Call `work` in a thread, with a pipe from which it reads the archive, and which it closes."""
+    reader, writer = os.pipe()
+    working = asyncio.ensure_future(asyncio.to_thread(work, reader))
     try:
         with os.fdopen(writer, "wb") as sink:
             async for chunk in archive:
                 await asyncio.to_thread(sink.write, chunk)
     except BrokenPipeError:
-        await unpacking  # raises why it has stopped
+        await working  # raises why it has stopped
     except BaseException:
         # The caller must see the error of the source, not that the archive is truncated by it.
-        await asyncio.gather(unpacking, return_exceptions=True)
+        await asyncio.gather(working, return_exceptions=True)
         raise
-    return await unpacking
+    return await working
 
 
 def _unpack(reader: int, landing: Landing, max_bytes: int | None) -> tuple[str, ...]:
@@ -150,22 +157,28 @@ def _unpack_from(source: IO[bytes], landing: Landing, max_bytes: int | None) -> 
     reader = MemberReader(source.read)
     for number, member in enumerate(reader):
         total += member.size  # with its holes, as other programs of the host see it
-        if number > _MAX_MEMBERS or remembered > _MAX_REMEMBERED_BYTES or (max_bytes is not None and total > max_bytes):
+        if number > MAX_MEMBERS or remembered > MAX_REMEMBERED_BYTES or (max_bytes is not None and total > max_bytes):
             text = "the folder is larger than allowed"
             raise SandboxFileTooLargeError(text, op="download", hint="raise max_bytes")
-        parts = tuple(part for part in member.name.split("/") if part not in ("", "."))
-        if ".." in parts:
-            raise SandboxFileError(f"{member.name!r} is outside the folder", op="download")
+        parts = split_name(member.name, op="download")
         if parts and member.kind != "other":
             landing.take(reader, member, parts)
         else:
             reader.skip(member)
         if member.kind == "folder":
-            remembered += len(member.name) + _PART_BYTES * len(parts)
-    _drain(source)
+            remembered += len(member.name) + PART_BYTES * len(parts)
+    drain(source)
 
 
-def _drain(source: IO[bytes]) -> None:
+def split_name(name: str, *, op: str) -> Parts:
+    """The parts of a name in an archive. Raises: SandboxFileError if it leads out of the folder."""
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise SandboxFileError(f"{name!r} is outside the folder", op=op)
+    return parts
+
+
+def drain(source: IO[bytes]) -> None:
     """Read the padding, so that its writer does not fail; more than that is ignored."""
     for _ in range(_MAX_PADDING_BYTES // _CHUNK_BYTES):
         if not source.read(_CHUNK_BYTES):
@@ -202,7 +215,7 @@ class Landing(SyncClosing):
         """Unpack the next member."""
         self._place_of_error = parts
         is_folder = member.kind == "folder"
-        verdict = self._judge(member, parts)
+        verdict = self.judge(parts, is_folder=is_folder, is_link="link" in member.kind)
         if is_folder:
             self._modes.append((parts, member.mode & 0o777))
             if verdict == "take":
@@ -219,14 +232,15 @@ class Landing(SyncClosing):
             with opened(os.open(self._waiting, os.O_RDONLY | os.O_DIRECTORY)) as waiting:
                 self._lay_down(reader, member, parts, name or "folder", waiting)
 
-    def _judge(self, member: Member, parts: Parts) -> Verdict:
+    def judge(self, parts: Parts, *, is_folder: bool, is_link: bool) -> Verdict:
+        """What to do with a path of the tree; `hold` is decided when all members are there."""
         if self._git_settings:
             return "take"
         if self._named is None:
             self._named = NamedByGit(self.target)
-        if self._named.covers(parts, is_link="link" in member.kind):
+        if self._named.covers(parts, is_link=is_link):
             return "leave"
-        return judge((*self._within, *parts), is_folder=member.kind == "folder")
+        return judge((*self._within, *parts), is_folder=is_folder)
 
     def _lay_down(self, reader: MemberReader, member: Member, parts: Parts, name: str, parent: int) -> None:
         if member.kind == "file":
@@ -337,7 +351,7 @@ def _write_member(reader: MemberReader, member: Member, name: str, parent: int) 
 
 def _lay_link(goal: str, parts: Parts, name: str, parent: int) -> None:
     """Create a symlink, unless it leads out of the target."""
-    if _stays_inside(parts, goal):
+    if stays_inside(parts, goal):
         _remove_old(name, parent)
         os.symlink(goal, name, dir_fd=parent)
 
@@ -359,7 +373,7 @@ def _write_around_holes(file: int, offset: int, data: bytes) -> None:
     write_all_at(file, view[begin:], offset + begin)
 
 
-def _stays_inside(parts: Sequence[str], goal: str) -> bool:
+def stays_inside(parts: Sequence[str], goal: str) -> bool:
     """True if a link's `..` come first, and lead at most to the top: later ones could pass through other links."""
     words = [word for word in goal.split("/") if word not in ("", ".")]
     climbs = 0

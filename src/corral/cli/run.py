@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from corral.cli.failure import RunsProgram
 from corral.cli.runfile import DEFAULT, explain_unknown, guess_language, place_file
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import SpecError
+from corral.errors import SpecError, VolumeError
 from corral.protocol import Backend, Command
-from corral.results import CodeResult, DownloadResult, ExecResult
+from corral.results import ApplyResult, CodeResult, DownloadResult, ExecResult
 from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, Spec, make_spec, parse_size
 
 _COPY_WORKDIR = "/workspace"
@@ -37,6 +38,12 @@ NETWORK_FLAG = "--network"
               help=f"Copy a folder's content (or a file) in first. The working folder is {_COPY_WORKDIR}.")  # fmt: skip
 @click.option("--copy-out", type=click.Path(path_type=Path), metavar="DIR",
               help="Copy the working folder out afterwards, also after a failure.")  # fmt: skip
+@click.option(
+    "--apply",
+    "applies",
+    is_flag=True,
+    help="Afterwards, make the changes of a --mount with the mode copy or overlay in this machine's folder.",
+)
 @options.git_settings_option
 @options.spec_option_flags
 @click.option("--interactive", "-i", is_flag=True, help="Pass the terminal's input on too, not only a pipe's.")
@@ -46,8 +53,8 @@ NETWORK_FLAG = "--network"
 @options.json_option
 def run(
     words: tuple[str, ...], code: str | None, language: str | None, backend: str | Backend, timeout: float | None,
-    copy_in: tuple[Path, ...], copy_out: Path | None, git_settings: bool, interactive: bool, no_input: bool,
-    keep_on_failure: bool, output_limit: str | None, as_json: bool, **given: Any,
+    copy_in: tuple[Path, ...], copy_out: Path | None, applies: bool, git_settings: bool, interactive: bool,
+    no_input: bool, keep_on_failure: bool, output_limit: str | None, as_json: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Run a file or a snippet in a new sandbox.
 
@@ -63,6 +70,7 @@ def run(
     curl … | corral run - -l bash                 the program from a pipe
     corral run --timeout 10 --memory 256MiB -p numpy sums.py < data.csv
     corral run --copy-in . --copy-out out build.sh
+    corral run --mount .:/work:overlay --apply -w /work -l bash -c 'make clean'
     """
     source, name, args = _find_source(words, code)
     if (copy_in or copy_out) and not given.get("workdir"):
@@ -70,6 +78,7 @@ def run(
     language = language or _guess_language(name, source)
     file = Path(name) if name not in ("", "-") else None
     spec = make_spec(**options.read_spec_options(given), keep_on_failure=keep_on_failure)
+    changing = _find_changing(spec) if applies else []
     outlet = None if as_json else Outlet()
     call: dict[str, Any] = {
         "args": args,
@@ -79,7 +88,7 @@ def run(
         "output_limit_bytes": parse_size(output_limit or DEFAULT_OUTPUT_LIMIT_BYTES, what="--output-limit"),
     }
 
-    async def work() -> tuple[CodeResult, DownloadResult, str | None]:
+    async def work() -> tuple[CodeResult, DownloadResult, list[ApplyResult], str | None]:
         async with AsyncSandbox(backend=backend, spec=spec) as box:
             for path in copy_in:
                 await box.files.upload(path, ".")
@@ -91,18 +100,39 @@ def run(
             if copy_out is not None:
                 await placed.leave(box)
                 copied = await box.files.download(".", copy_out, git_settings=git_settings)
-            return result, copied, await box.detach() if keep_on_failure and not result.ok else None
+            applied = await _apply(box, changing, git_settings=git_settings)
+            return result, copied, applied, await box.detach() if keep_on_failure and not result.ok else None
 
-    result, copied, kept = asyncio.run(work())
+    result, copied, applied, kept = asyncio.run(work())
     if as_json:
-        more = {"language": result.language, "kept": kept, "left_out": copied.left_out}
+        left_out = (*copied.left_out, *(path for done in applied for path in done.left_out))
+        changed = [asdict(change) for done in applied for change in done.changes]
+        more = {"language": result.language, "kept": kept, "left_out": left_out, "applied": changed}
         click.echo(to_json({**describe(result), **more}))
     else:
         explain(result, timeout=timeout, spec=spec)
     note_left_out(copied)
+    for done in applied:
+        note_applied(done)
     if kept is not None:
         note(f"the sandbox was kept; to inspect it: corral shell {kept}")
     return result.exit_code & 0xFF
+
+
+def _find_changing(spec: Spec) -> list[str]:
+    """Where folders are mounted that may be changed. Raises: SpecError."""
+    found = [mount.path for mount in spec.mounts if mount.mode in ("copy", "overlay")]
+    if not found:
+        raise SpecError("--apply: no folder is mounted to be changed", hint="use --mount DIR:PATH:overlay")
+    return found
+
+
+async def _apply(box: AsyncSandbox, paths: Sequence[str], *, git_settings: bool) -> list[ApplyResult]:
+    try:
+        return [await box.apply(path, git_settings=git_settings) for path in paths]
+    except VolumeError:
+        note(f"the sandbox was kept; to see what it has changed: corral sandbox diff {await box.detach()}")
+        raise
 
 
 def _find_source(words: tuple[str, ...], code: str | None) -> tuple[bytes, str, tuple[str, ...]]:
@@ -183,6 +213,15 @@ def note_left_out(copied: DownloadResult) -> None:
     """Print which files were not copied out."""
     if copied.left_out:
         note(f"{copied.describe()} (--git-settings copies them)")
+
+
+def note_applied(done: ApplyResult) -> None:
+    """Print what was changed on this machine, and what was not."""
+    count = len(done.changes)
+    note("1 change was applied" if count == 1 else f"{count} changes were applied")
+    if done.left_out:
+        names = ", ".join(map(plain, done.left_out))
+        note(f"left out: {names} (links out of the folder, what git would run, what this machine has changed)")
 
 
 def describe(result: ExecResult) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from corral.cli import options
+from corral.cli.changes import apply_, diff
 from corral.cli.display import Progress, paint, plain, print_table, show_seconds, show_size
 from corral.cli.failure import ERROR, RunsProgram, say
 from corral.cli.forward import forward
@@ -433,7 +434,8 @@ async def _delete(backend: Backend, wanted: Sequence[str], *, quiet: bool) -> in
     return ERROR if failures else 0
 
 
-sandbox.add_command(forward)
+for command in (forward, diff, apply_):
+    sandbox.add_command(command)
 
 
 @sandbox.command()

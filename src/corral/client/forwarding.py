@@ -102,7 +102,7 @@ class Forward:
         self._dial = dial
         self._sandbox_id = sandbox_id
         self._wait_until_gone = wait_until_gone
-        self._room = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         self._told: set[int | None] = set()
@@ -119,7 +119,7 @@ class Forward:
         self._listener = listener = _listen(self.port, local_port=local_port, address=address)
         host, port = listener.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        self._keep(self._accept(listener))
+        self._accept_more()
         self._keep(self._watch())
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -145,38 +145,51 @@ class Forward:
             await self._wait_until_gone()
             self._keep(self.close())
 
-    async def _accept(self, listener: socket.socket) -> None:
+    def _accept_more(self) -> None:
+        if self._listener is not None and self._connections < MAX_CONNECTIONS:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        # A callback, since a cancelled `sock_accept` may lose a connection that it has just accepted.
+        if self._listener is None:
+            return
         loop = asyncio.get_running_loop()
-        while not self.ended:
-            await self._room.acquire()
-            try:
-                connection, peer = await loop.sock_accept(listener)
-            except OSError as error:
-                self._room.release()
-                if error.errno in (errno.EBADF, errno.EINVAL):
-                    return
-                await asyncio.sleep(_BREATH_SECONDS)  # out of descriptors: connections may end meanwhile
-                continue
-            self._keep(self._serve(connection, peer)).add_done_callback(lambda _: self._room.release())
+        try:
+            connection, peer = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # out of descriptors: connections may end meanwhile
+            loop.remove_reader(self._listener)
+            loop.call_later(_BREATH_SECONDS, self._accept_more)
+            return
+        connection.setblocking(False)
+        self._connections += 1
+        if self._connections == MAX_CONNECTIONS:
+            loop.remove_reader(self._listener)
+        self._keep(self._serve(connection, peer)).add_done_callback(lambda _: self._forget(connection))
+
+    def _forget(self, connection: socket.socket) -> None:
+        connection.close()  # also of a task that was cancelled before it began
+        self._connections -= 1
+        self._accept_more()
 
     async def _serve(self, connection: socket.socket, peer: tuple[str, int]) -> None:
-        with connection:
-            if self.wanted[2] is None and not self._is_permitted(connection, peer):
-                return
-            try:
-                inside = await self._dial(self.port)
-            except PortClosedError as error:
-                await _say_closed(connection, error)
-                return
-            except SandboxGoneError:
-                self._keep(self.close())
-                return
-            except (CorralError, OSError) as error:
-                log.warning("port %d of sandbox %s: %s", self.port, self._sandbox_id, error)
-                return
-            with inside, contextlib.suppress(OSError):
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await relay(connection, inside)
+        if self.wanted[2] is None and not self._is_permitted(connection, peer):
+            return
+        try:
+            inside = await self._dial(self.port)
+        except PortClosedError as error:
+            await _say_closed(connection, error)
+            return
+        except SandboxGoneError:
+            self._keep(self.close())
+            return
+        except (CorralError, OSError) as error:
+            log.warning("port %d of sandbox %s: %s", self.port, self._sandbox_id, error)
+            return
+        with inside, contextlib.suppress(OSError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await relay(connection, inside)
 
     def _is_permitted(self, connection: socket.socket, peer: tuple[str, int]) -> bool:
         permitted, user = may_connect(connection.getsockname(), peer)

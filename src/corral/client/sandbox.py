@@ -49,7 +49,17 @@ from corral.protocol import (
     TerminalOptions,
     lacking,
 )
-from corral.results import NOT_FOUND_EXIT_CODE, CodeResult, Denial, Event, ExecResult, SandboxInfo, SandboxUsage
+from corral.results import (
+    NOT_FOUND_EXIT_CODE,
+    ApplyResult,
+    CodeResult,
+    Denial,
+    Event,
+    ExecResult,
+    FolderChange,
+    SandboxInfo,
+    SandboxUsage,
+)
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
 from corral.sessions.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_name, name_taken
 from corral.sessions.session import ShellSession
@@ -75,6 +85,7 @@ from corral.spec import (
 )
 
 if TYPE_CHECKING:
+    from corral.base.changes import Origin
     from corral.sessions.interpreter.contexts import Interpreter
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -530,6 +541,43 @@ class AsyncSandbox:
         """Change limits; those not given stay. Raises: SpecError; CapabilityError if one can't be changed."""
         check_keywords(limits, LimitOptions, "resize")
         await self._open.resize(**limits)
+
+    # Folders of the host that are mounted with mode="copy" or "overlay".
+
+    async def diff(self, path: PathLike | None = None) -> tuple[FolderChange, ...]:
+        """What was changed in a mounted folder of the host; `path` is where it is inside, if there is more than one.
+
+        The whole tree is read and compared. Special files are left out; so are owners, and times.
+
+        Raises:
+            MountError: no folder is mounted there as a copy or beneath an overlay.
+            SpecError: there is more than one, and no path was given.
+        """
+        from corral.base.applying import find_changes
+
+        return await find_changes(self.files, await self._find_origin(path))
+
+    async def apply(
+        self, path: PathLike | None = None, *, overwrite: bool = False, git_settings: bool = False
+    ) -> ApplyResult:
+        """Make the same changes in the host's folder, and nowhere else. The sandbox stays as it is.
+
+        Left out, and listed in the result, are links that lead out of the folder, and files that make git run programs
+        (as `files.download` explains) unless `git_settings`. As root, files belong to the folder's owner.
+
+        Raises:
+            ApplyConflictError: files of the host have changed since the sandbox was created, and nothing was applied.
+                With `overwrite` they are replaced, but never deleted.
+            MountError, SpecError: as `diff`.
+        """
+        from corral.base.applying import apply_changes
+
+        origin = await self._find_origin(path)
+        return await apply_changes(self.files, origin, overwrite=overwrite, git_settings=git_settings)
+
+    async def _find_origin(self, path: PathLike | None) -> Origin:
+        where = None if path is None else str(inside(path, workdir=self.spec.workdir))
+        return await self._open.find_origin(where)
 
     async def set_network(self, network: NetworkPolicy | str | Sequence[str]) -> None:
         """Change what may be reached, as `network=` of a new sandbox. Connections that are no longer permitted end.

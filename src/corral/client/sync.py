@@ -314,6 +314,8 @@ class Sandbox(Derived[AsyncSandbox]):
     resume = derive(AsyncSandbox.resume)
     resize = derive(AsyncSandbox.resize)
     expose = derive(AsyncSandbox.expose)
+    diff = derive(AsyncSandbox.diff)
+    apply = derive(AsyncSandbox.apply)
     set_network = derive(AsyncSandbox.set_network)
     set_secrets = derive(AsyncSandbox.set_secrets)
     denials = derive(AsyncSandbox.denials)

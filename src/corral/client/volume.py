@@ -62,12 +62,12 @@ class AsyncVolume:
 
     @property
     def volume_id(self) -> str:
-        """Its id."""
+        """The id, which stays and names no other volume."""
         return self.info.volume_id
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name, by which sandboxes mount it."""
         return self.info.name
 
     async def delete(self) -> None:

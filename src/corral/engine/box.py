@@ -18,7 +18,7 @@ from corral.engine.errors import GoneError, SetupError, UnsupportedError
 from corral.engine.init import Init
 from corral.engine.layers import LayerStore
 from corral.engine.perform import DEVICE_LAYER, Stage, bring_up_loopback, make_devices, open_layer, perform
-from corral.engine.plan import OpenLayer, layer_name, plan_sandbox, shown_by_host
+from corral.engine.plan import COPIES, OpenLayer, layer_name, plan_sandbox, shown_by_host
 from corral.engine.private import find_private
 from corral.engine.recipe import BASE_FIRST_UID, CODE_UID, UID_RANGE_SIZE, Identity, Layer, Recipe
 from corral.engine.sampling import DiskWatch
@@ -208,8 +208,9 @@ def make_box(
             "id": recipe.sandbox_id,
             "cgroups": group.paths,
             "made": time.time(),
+            "founded": (resting.state if resting else {}).get("founded", time.time()),
             "maker": os.getpid(),
-            "recipe": {**recipe.to_json(), "layers": []},
+            "recipe": {**dataclasses.replace(recipe, copies="").to_json(), "layers": []},
             "layers": [layer.name for layer in recipe.layers],
             "first_uid": at_rest,
         }
@@ -217,6 +218,8 @@ def make_box(
         if resting is None:
             undo.callback(os.close, lock_fd)
             undo.callback(sweep.discard, shop.data, folder)
+            if recipe.copies:
+                os.rename(recipe.copies, folder / COPIES)
         storage = None if recipe.ephemeral else shop.storage
         on_disk = identity if at_rest is None else Identity(identity.rootless, at_rest, at_rest)
         disk_fd = storage.prepare(recipe, on_disk) if storage else None

@@ -27,7 +27,9 @@ FORMAT = 1
 """The format of a whole data folder. Raised when Corral writes something that the version before can't read."""
 
 SET_ASIDE = ".old-"
-_PARTS = ("base", "disks", "layers", "packages", "runtimes", "sandboxes", "server", "snapshots", "trash", "volumes")
+_PARTS = (
+    "base", "copies", "disks", "layers", "packages", "runtimes", "sandboxes", "server", "snapshots", "trash", "volumes"
+)  # fmt: skip
 _SHOWN = ("base", "packages", "runtimes")
 """Parts with files that sandboxes can see."""
 _LOCKS = ("founding.lock", "layers.lock", "names.lock", "trash.lock", "volumes.lock")

@@ -238,7 +238,7 @@ class Keeper:
             "id": self._box.recipe.sandbox_id,
             "seconds_left": left,
             "paused": self._box.paused,
-            "info": self._info,
+            "info": (read_state(self._box.folder) or {}).get("info", self._info),  # limits and network change
         }
 
 

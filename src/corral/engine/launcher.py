@@ -24,7 +24,7 @@ from corral.engine.errors import EngineError, ExhaustedError, GoneError, SetupEr
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
 from corral.engine.powers import OPERATIONS, Powers, change_network, give_settings
-from corral.engine.recipe import Overlaid, Recipe
+from corral.engine.recipe import Recipe
 from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
 from corral.engine.state import DataFolder, lock, read_state
@@ -154,7 +154,7 @@ class Launcher:
             layers = store.layers(state.get("layers") or ())
         sweep.discard(self._shop.data, folder / "logs")  # of programs that ended with the stop
         renewed = {str(target): tuple(paths) for target, paths in dict(message.get("lowers", {})).items()}
-        trees = tuple(Overlaid(t.target, renewed.get(t.target, t.lowers), t.writable) for t in recipe.trees)
+        trees = tuple(dataclasses.replace(t, lowers=renewed.get(t.target, t.lowers)) for t in recipe.trees)
         redirect = bool(message.get("redirect"))
         recipe = dataclasses.replace(recipe, folder=str(folder), layers=layers, trees=trees, redirect=redirect)
         self._make(recipe, Resting(folder, lock_fd, state), descriptors, reply)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from corral.engine.perform import Stage
 
 HINTS = {
+    "CopyFolder": 'mount a folder below it, use mode="overlay", or raise disk_bytes',
     "OpenSource": "give the real path of a folder without links",
     "MountPoint": "mount at another path, or remove it in a sandbox without this mount",
     "Show": "give another subpath; a missing folder is created by the first writable mount of it",

@@ -66,6 +66,8 @@ SHARED_LIMITS = {
 SHARE = 16
 # Connections in TIME_WAIT use kernel memory that no cgroup counts.
 NETWORK_LIMITS = {"ipv4/tcp_max_tw_buckets": 4096}
+COPIES = "copies"
+"""In the sandbox's folder on the host: copies of folders of the host, by the number of their tree."""
 TERMINALS = 64
 """The machine has 3,072 for all sandboxes together."""
 
@@ -323,7 +325,7 @@ def plan_sandbox(recipe: Recipe, identity: Identity) -> list[Step]:
     overlays: list[Step] = []
     uppers: list[str] = []
     for index, tree in enumerate(recipe.trees):
-        lowers = tuple(names[path] for path in tree.lowers)
+        lowers = tuple(names[path] for path in lower_paths(recipe, index))
         upper = ""
         if tree.writable:
             upper = f"d/{index}"
@@ -425,12 +427,18 @@ BUILD_CAPABILITIES = sum(1 << bit for bit in (0, 1, 3, 4, 5, 6, 7, 10))
 def _name_layers(recipe: Recipe) -> tuple[dict[str, str], list[Step]]:
     names: dict[str, str] = {}
     opening: list[Step] = []
-    for tree in recipe.trees:
-        for path in tree.lowers:
+    for index, tree in enumerate(recipe.trees):
+        for path in lower_paths(recipe, index):
             if path not in names:
                 names[path] = name = f"l{len(names)}"
                 opening.append(OpenSource(name, path, writable=False) if tree.outside else OpenLayer(name, path))
     return names, opening
+
+
+def lower_paths(recipe: Recipe, index: int) -> tuple[str, ...]:
+    """The folders of the host below the writes to a tree."""
+    tree = recipe.trees[index]
+    return (f"{recipe.folder}/{COPIES}/{index}",) if tree.copied else tree.lowers
 
 
 def layer_name(number: int) -> str:

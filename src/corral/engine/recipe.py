@@ -22,6 +22,8 @@ class Overlaid:
     writable: bool = False
     outside: bool = False
     """A folder of the host that the user asked for, which is no part of the base."""
+    copied: bool = False
+    """The sandbox has a copy of that folder, in its own folder on the host, and shows this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,15 @@ class Recipe:
     layers: tuple[Layer, ...] = ()
     """Between the base and new writes, uppermost first."""
     mounts: tuple[Bound, ...] = ()
+    copies: str = ""
+    """A folder with copies of folders of the host, by the number of their tree. The sandbox's folder takes it in."""
     redirect: bool = False
     """True if its connections go to its window; otherwise nothing can be reached, and connecting fails at once."""
 
     def to_json(self) -> dict[str, Any]:
         """As a message, and as stored. Earlier versions know neither mounts nor networks, so none are left out."""
         data = asdict(self)
-        for name in ("mounts", "redirect"):
+        for name in ("mounts", "copies", "redirect"):
             if not data[name]:
                 del data[name]
         return data

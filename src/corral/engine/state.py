@@ -7,6 +7,7 @@ A data folder holds:
     base/FORMAT-HASH/   the generated part of the system (never changed)
     sandboxes/ID/       lock, state.json, disk or disk.img, keeper.sock, logs/
     layers/, snapshots/ files that sandboxes had written at some moment (see `layers.py`)
+    copies/             copies of folders of the host that are being made for a sandbox
     volumes/            named folders that sandboxes mount (see `volumes.py`); missing until the first is created
     trash/              what is being deleted
     disks/, packages/, runtimes/, server/

@@ -43,8 +43,9 @@ def discard_dead(data: DataFolder) -> list[str]:
 
 def _remove_unfinished(data: DataFolder) -> None:
     """Delete unfinished files of killed processes: the pid is in the name."""
-    parts = ("base", "packages", "layers", "snapshots", "volumes")
-    for pattern in (*(f"{part}/.new-*-*" for part in parts), "disks/*.img.*"):
+    parts = ("base", "packages", "layers", "snapshots", "volumes", "copies")
+    wheels = ("packages/wheels/.new-*-*", "packages/wheels/*/.new-*-*")
+    for pattern in (*(f"{part}/.new-*-*" for part in parts), *wheels, "disks/*.img.*"):
         for path in data.path.glob(pattern):
             maker = path.name.split("-")[1] if path.name.startswith(".new-") else path.name.rpartition(".")[2]
             if maker.isdigit() and not os.path.exists(f"/proc/{maker}"):

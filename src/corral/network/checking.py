@@ -61,7 +61,10 @@ def check_request(head: RequestHead, target: Target, *, strict: bool) -> Request
         authority, path = split_url(head.target)
         if host is not None and read_target(host, port=HTTP_PORT) != read_target(authority, port=HTTP_PORT):
             raise RefusedError("host", host=host)
-        head, host = replace(head, target=path), authority
+        head = replace(head, target=path)
+        if host is None:  # of HTTP/1.0: what is left of the address does not say it any more
+            head = head.adding("Host", authority)
+        host = authority
     if host is None:
         return head.adding("Host", show_authority(target))
     if strict:

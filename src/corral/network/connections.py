@@ -19,7 +19,7 @@ from corral.network.limits import Meter
 from corral.network.names import NameTable, is_stand_in
 from corral.network.outside import Outside, UnreachableError, parse_address
 from corral.network.passage import Passage, Policy
-from corral.network.stream import SocketStream, SpentError
+from corral.network.stream import SocketStream, SpentError, bound_buffers
 
 _AT_ONCE: Final = 64
 """So many are accepted before others have their turn."""
@@ -109,6 +109,7 @@ class Connections:
     def _take(self, sock: socket.socket, asked: tuple[str, int] | None) -> None:
         """Serve a connection, unless a limit is reached."""
         with on_error(sock.close):
+            bound_buffers(sock)
             client = SocketStream(sock)
         limit = None
         if not self._meter.attempt():

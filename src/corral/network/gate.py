@@ -139,6 +139,8 @@ def main(start: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program whose sandbox this is
     settings = GateSettings.from_memfd(start["settings"])
     os.close(start["settings"])
+    # A rule is for a whole name: no domain that the host searches is put behind it.
+    os.environ["LOCALDOMAIN"] = ""
     # What is imported late has to be imported now: the user that we become may not read it.
     _ = encodings.idna.ToASCII
     make_injector(settings)

@@ -8,6 +8,8 @@ from typing import Final
 
 HANDSHAKE, APPLICATION_DATA = 22, 23
 _CHANGE_CIPHER, _ALERT = 20, 21
+_LAST_VERSION: Final = 15
+"""The highest first byte of a record's version that a server takes for one."""
 _CLIENT_HELLO: Final = 1
 _MAX_RECORD_BYTES: Final = 16 * 1024
 MAX_HELLO_BYTES: Final = 64 * 1024
@@ -32,12 +34,26 @@ class ClientHello:
 
 
 def looks_like_tls(data: bytes | bytearray) -> bool | None:
-    """True if a client's first bytes begin a TLS handshake, None if there are too few to know."""
+    """True if a client's first bytes begin TLS for some server, None if there are too few to know.
+
+    Servers differ in what they let pass before a first message: there are some that skip a warning, and some that take
+    a record of any version. `HelloReader` refuses both.
+    """
     if not data:
         return None
-    if data[0] != HANDSHAKE:
+    kind = data[0]
+    if kind not in (_CHANGE_CIPHER, _ALERT, HANDSHAKE, APPLICATION_DATA):
         return False
-    return None if len(data) < 2 else data[1] == 3
+    if len(data) < 2:
+        return None
+    if data[1] == 3:
+        return True
+    if data[1] > _LAST_VERSION or kind not in (_ALERT, HANDSHAKE):
+        return False
+    if len(data) <= _RECORD_HEAD_BYTES:
+        return None
+    inside = data[_RECORD_HEAD_BYTES]
+    return inside == _CLIENT_HELLO if kind == HANDSHAKE else data[3:5] == b"\0\2" and inside in (1, 2)
 
 
 class HelloReader:

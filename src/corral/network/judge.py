@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final, Protocol
 
-from corral.network.rules import Address, is_public, unwrap
+from corral.network.rules import Address, is_public, read_name, unwrap
 from corral.network.settings import Alias, GateSettings
 
 MAX_ADDRESSES: Final = 16
@@ -85,6 +85,7 @@ class Judge:
         self._mode = settings.mode
         self._rules = settings.parsed_rules if settings.mode != "none" else ()
         self._aliases = {(alias.name, alias.port): alias for alias in settings.aliases if settings.mode != "none"}
+        self._hostname = read_name(settings.hostname)
         self._resolver = resolver
         self._is_own = is_own
         self._by_proxy = by_proxy
@@ -93,6 +94,10 @@ class Judge:
     def rule_for_unlisted(self) -> str:
         """Why something that is not listed is refused."""
         return "no network" if self._mode == "none" else "policy"
+
+    def is_of_sandbox(self, name: str) -> bool:
+        """True for a name of the sandbox itself: its host name, `localhost` and what is below."""
+        return name == self._hostname or name.rpartition(".")[2] == "localhost"
 
     def permits_name(self, name: str, port: int | None = None) -> bool:
         """True if the policy permits a name at a port, or at any if none is given. Its addresses are judged later."""

@@ -8,6 +8,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from ipaddress import IPv4Address
 from typing import Any, Final
 
 from corral.network import dns
@@ -18,6 +19,7 @@ from corral.network.names import NameTable
 
 ANSWER_SECONDS: Final = 30
 """How long a program may remember an answer. Each connection is judged anew in any case."""
+_LOOPBACK: Final = IPv4Address("127.0.0.1")
 _AT_ONCE: Final = 64
 """So many datagrams are read before others have their turn."""
 _QUERY_WEIGHT: Final = 0.5
@@ -80,6 +82,10 @@ class Lookups:
             return dns.answer(question, dns.NOT_IMPLEMENTED)
         if question.is_reverse:
             return dns.answer(question, dns.NO_SUCH_NAME)  # no address here has a name; asking for one is no attempt
+        if question.name is not None and self._judge.is_of_sandbox(question.name):
+            if question.kind == dns.A:
+                return dns.answer_with(question, _LOOPBACK, seconds=ANSWER_SECONDS)
+            return dns.answer(question)
         if not self._meter.attempt(_QUERY_WEIGHT):
             self._deny(question, "rate")
             return dns.answer(question, dns.SERVER_FAILURE)

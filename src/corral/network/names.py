@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
@@ -21,7 +22,8 @@ class NameTable:
         self._most = most
         self._addresses: OrderedDict[str, IPv4Address] = OrderedDict()
         self._names: dict[IPv4Address, str] = {}
-        self._next = 0
+        # Not always the first: what a program still remembers of a gate that died is then nobody's, not another name's.
+        self._next = int.from_bytes(os.urandom(4), "big") % _COUNT
 
     def address_of(self, name: str) -> IPv4Address:
         """The address that stands for a name."""

@@ -17,7 +17,7 @@ from corral.network.judge import LookupFailedError, NoSuchNameError, Permit, Res
 from corral.network.limits import Meter
 from corral.network.rules import Address, read_address
 from corral.network.settings import Upstream
-from corral.network.stream import SocketStream
+from corral.network.stream import SocketStream, bound_buffers
 
 CONNECT_SECONDS: Final = 20.0
 _NEXT_SECONDS: Final = 5.0
@@ -25,6 +25,8 @@ _NEXT_SECONDS: Final = 5.0
 _PROXY_SECONDS: Final = 30.0
 _MAX_PROXY_ANSWER_BYTES: Final = 16 * 1024
 HTTP_PORT: Final = 80
+_FAST: Final = 16
+"""So many connections have buffers that grow, as long ways need them; all further ones have small ones."""
 
 
 class UnreachableError(Exception):
@@ -99,7 +101,8 @@ class Outside:
         for index, address in enumerate(addresses):
             last = index == len(addresses) - 1
             with contextlib.suppress(OSError, TimeoutError):
-                return await _connect(address, port, CONNECT_SECONDS if last else _NEXT_SECONDS), address
+                seconds = CONNECT_SECONDS if last else _NEXT_SECONDS
+                return await _connect(address, port, seconds, fast=self._meter.connections <= _FAST), address
         raise UnreachableError("no address answers")
 
     def _is_direct(self, host: str, port: int | None) -> bool:
@@ -139,10 +142,12 @@ def _read_proxy(url: str) -> ProxyPlace | None:
     return ProxyPlace(parts.hostname or "", parts.port or HTTP_PORT, login)
 
 
-async def _connect(address: Address, port: int, seconds: float) -> socket.socket:
+async def _connect(address: Address, port: int, seconds: float, *, fast: bool) -> socket.socket:
     """Connect to exactly this address."""
     sock = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     with on_error(sock.close):
+        if not fast:
+            bound_buffers(sock)
         sock.setblocking(False)
         async with asyncio.timeout(seconds):
             await asyncio.get_running_loop().sock_connect(sock, (str(address), port))

@@ -11,7 +11,7 @@ from typing import Final
 from corral.network.checking import check_request, is_for, show_authority
 from corral.network.exchange import HEAD_SECONDS, exchange, prepare, receive_request
 from corral.network.heads import MalformedHeadError, RequestHead
-from corral.network.hello import HANDSHAKE, ClientHello, HelloReader, HelloWatch, MalformedError
+from corral.network.hello import ClientHello, HelloReader, HelloWatch, MalformedError, looks_like_tls
 from corral.network.injection import Injector, Tunnel
 from corral.network.judge import Judge, RefusedError, Target
 from corral.network.outside import HTTP_PORT, Way
@@ -138,7 +138,7 @@ class Passage:
         client.ahead.clear()
         try:
             while (kind := sniff(seen)) is None:
-                held = len(seen) > sent and seen[0] != HANDSHAKE
+                held = len(seen) > sent and looks_like_tls(seen) is False
                 waiting = (client,) if self._flowing is not None else (client, self.server)
                 ready = await wait_for_any(*waiting, seconds=HOLD_SECONDS if held else None)
                 if self.server in ready:
@@ -161,7 +161,8 @@ class Passage:
         hello = await self._read_hello()
         name = target.host
         if hello.server_name is not None:
-            asked = read_name(hello.server_name)
+            plain = hello.server_name == hello.server_name.strip()  # what `read_name` strips, the server may not
+            asked = read_name(hello.server_name) if plain else None
             if asked is None or not (asked == name or self._policy.judge.permits_name(asked, target.port)):
                 raise RefusedError("tls", host=hello.server_name)
             name = asked

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from corral.network.inner import ADDRESS, PROXY_PORT
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
@@ -19,22 +21,20 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMERIC_LAST = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
 """A name whose last label is a number is an address in a spelling of inet_aton: `127.1`, `0x7f000001`."""
 
-# What nothing reaches unless its address is listed. `is_global` of ipaddress decides the rest.
-_NEVER = tuple(
+# What nothing reaches unless its address is listed. A list of our own: that of `ipaddress` differs by Python's version.
+# The last of them looks public, and is the host of the machine in one of the clouds, which gives out its settings.
+_NOT_PUBLIC = tuple(
     ip_network(text)
     for text in (
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-        "192.168.0.0/16", "198.18.0.0/15", "224.0.0.0/4", "240.0.0.0/4",
-        "::/127", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
+        "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+        "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32",
     )
 )  # fmt: skip
-# What a range may not overlap, besides, to be of the internet: reserved, for documentation, or leading to IPv4.
-_NOT_PUBLIC = (*_NEVER, *map(ip_network, ("192.0.2.0/24", "192.88.99.0/24", "198.51.100.0/24", "203.0.113.0/24")))
 _PUBLIC_V6 = ip_network("2000::/3")
 _NOT_PUBLIC_V6 = tuple(map(ip_network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
-_NAT64 = ip_network("64:ff9b::/96")
-_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
-_EMBEDDING = (_NAT64, ip_network("::/96"), ip_network("::ffff:0:0:0/96"))
+"""Of those: for protocols and documentation, or leading to IPv4."""
+_EMBEDDING = tuple(map(ip_network, ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96")))
 """Ranges of IPv6 whose last four bytes are an IPv4 address: NAT64, compatible, translated."""
 
 
@@ -114,7 +114,9 @@ def read_rule(text: str) -> Rule:
         try:
             network = ip_network(bare)
         except ValueError as error:
-            raise RuleError(f"{text!r} is not an address or a range: {error}") from None
+            meant = _find_range(bare)
+            why = f"write {meant}" if meant is not None else error
+            raise RuleError(f"{text!r} is not an address or a range: {why}") from None
         if "%" in bare:
             raise RuleError(f"{text!r}: an address with a zone can't be listed")
         single = network.num_addresses == 1 and "/" not in bare
@@ -123,6 +125,11 @@ def read_rule(text: str) -> Rule:
     name = read_name(host.removeprefix("*."))
     if name is None:
         raise RuleError(f"{text!r} is not a host: write a name such as example.org or *.example.org, or a range")
+    if name.rpartition(".")[2] == "localhost":
+        raise RuleError(
+            f"{text!r}: inside, localhost is the sandbox itself; a service of this machine is listed as 127.0.0.1:"
+            f"{port or 'PORT'}, and reached through the proxy http://{ADDRESS}:{PROXY_PORT} inside"
+        )
     if wildcard and "." not in name:
         raise RuleError(f"{text!r} would permit every name below a top-level domain: name the domain")
     return Rule(("*." if wildcard else "") + name, port)
@@ -144,6 +151,14 @@ def _split(wanted: str, text: str) -> tuple[str, int | None]:
     if not (number.isascii() and number.isdigit() and 1 <= int(number) <= 65535):
         raise RuleError(f"{text!r}: {number!r} is not a port from 1 to 65535")
     return host, int(number)
+
+
+def _find_range(text: str) -> Network | None:
+    """The range that is named by one of its addresses."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
 
 
 def _is_dotted(text: str) -> bool:
@@ -194,12 +209,7 @@ def unwrap(address: Address) -> Address:
 
 def is_public(address: Address) -> bool:
     """True for an address of the internet: not private, loopback, link-local, metadata, multicast or reserved."""
-    plain = unwrap(address)
-    if any(plain.version == network.version and plain in network for network in _NEVER):
-        return False
-    if isinstance(plain, IPv6Address) and plain in _LOCAL_NAT64:
-        return False
-    return plain.is_global and not plain.is_multicast
+    return is_public_range(ip_network(unwrap(address)))
 
 
 def is_public_range(network: Network) -> bool:

@@ -110,6 +110,8 @@ class GateSettings:
     authority: Authority | None = None
     site_packages: str | None = None
     """Where the package `cryptography` is, if TLS is to be ended."""
+    hostname: str = ""
+    """Of the sandbox."""
     described: str = "nothing"
     """What is permitted, for a reader."""
 
@@ -208,7 +210,9 @@ def _check(settings: GateSettings) -> None:
         raise SettingsError("mode: unknown")
     for what, texts in (("rules", settings.rules), ("no_proxy", settings.upstream.no_proxy)):
         _texts(what, *texts)
-    _texts("described", settings.described, *filter(None, (settings.ca_file, settings.site_packages)))
+    _texts(
+        "described", settings.described, settings.hostname, *filter(None, (settings.ca_file, settings.site_packages))
+    )
     try:
         _ = settings.parsed_rules
     except ValueError:

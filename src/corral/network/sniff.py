@@ -18,8 +18,11 @@ _OLD_REQUEST: Final = re.compile(
     re.IGNORECASE,
 )
 """Of the time before versions: the server answers with its usual host."""
-_NO_LINE: Final = re.compile(rb"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xa1-\xff]")
-"""Bytes that stand in no line of a request."""
+_REQUEST: Final = re.compile(
+    _SPACE + rb"*(?:[A-Za-z_-]*(?:" + _SPACE + rb".*)?|[!#$%&'*+.^_`|~0-9A-Za-z-]*(?:" + _SPACE + rb"[^\0]*)?)",
+    re.DOTALL,
+)
+"""How one begins. Servers agree about what a method is, but not about which bytes may follow it."""
 _PROXY_2: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 
 
@@ -52,6 +55,6 @@ def sniff(data: bytes | bytearray) -> Kind | None:
 
 def _sniff_partial(line: bytes) -> Kind | None:
     """The same for a line whose end has not come yet."""
-    if _NO_LINE.search(line):
+    if _REQUEST.fullmatch(line) is None:
         return "other"
     return "refused" if len(line) > _MAX_LINE_BYTES else None

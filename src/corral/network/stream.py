@@ -12,6 +12,8 @@ from typing import Final
 from corral.network.limits import Meter
 
 READ_BYTES: Final = 64 * 1024
+BUFFER_BYTES: Final = 128 * 1024
+"""Of the kernel, which doubles it, for what waits in a socket."""
 _RESET: Final = struct.pack("ii", 1, 0)
 
 Bytes = bytes | bytearray | memoryview
@@ -71,6 +73,13 @@ class Stream(ABC):
     @abstractmethod
     def reset(self) -> None:
         """Close it so that the other side sees an error. Idempotent."""
+
+
+def bound_buffers(sock: socket.socket) -> None:
+    """Keep the kernel from holding much for a socket. It counts that for the whole machine, and not as the sandbox's:
+    unbounded, it is some 10 MiB for each connection whose reader was fast and then stopped."""
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
 
 
 class SocketStream(Stream):

@@ -355,6 +355,8 @@ def find_key(request: web.Request, *, websocket: bool) -> str | None:
 
 def host_name(header: str) -> str | None:
     """The name in a Host header, in lower case and without its port; None if it is malformed."""
+    if " " in header or not header.isprintable():
+        return None  # urlsplit leaves out a tab
     try:
         parts = urlsplit(f"//{header}")
         _ = parts.port

@@ -78,7 +78,7 @@ class Sweeper:
         """Log what programs in the background were refused, which belongs to no call."""
         for sandbox in self._sandboxes:
             if sandbox.handle is not None:
-                self._sandboxes.after_call(sandbox.handle)
+                self._sandboxes.look_for_denials(sandbox.handle)
 
     async def glance(self) -> None:
         """Check that each sandbox that does not run still exists: it has no handle that would notice its end."""

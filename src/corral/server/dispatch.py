@@ -181,7 +181,7 @@ class Dispatcher:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         try:
-            place = self._server.previews.find(request)
+            place = self._server.previews.places.find(request)
         except Fault as fault:
             return page(request, fault)
         if place is not None:

@@ -79,7 +79,7 @@ class Lifecycle:
         self.snapshots = snapshots
         self.secrets = secrets
         self.networks = networks
-        sandboxes.adapt, sandboxes.after_call = networks.apply, networks.note_denials
+        sandboxes.adapt, sandboxes.note_denials = networks.apply, networks.note_denials
         self.inventory = Inventory(backend)
         self._tasks: set[asyncio.Task[Any]] = set()
         sandboxes.look_after = lambda sandbox, handle: self.spawn(self._look_after(sandbox, handle))

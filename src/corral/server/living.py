@@ -266,7 +266,7 @@ class LivingSandbox:
             watch.cancel()
         handle, self.handle = self.handle, None
         if handle is not None:
-            self._sandboxes.after_call(handle)
+            self._sandboxes.look_for_denials(handle)
         return handle
 
     def release(self) -> AsyncSandbox | None:
@@ -316,8 +316,8 @@ class Sandboxes:
         """Finds out what has become of a sandbox that seems to be gone, in a task. Set by `Lifecycle`."""
         self.adapt: Callable[[LivingSandbox, AsyncSandbox], Awaitable[None]]
         """Makes a sandbox of an earlier server obey the settings of this one. Set by `Lifecycle`."""
-        self.after_call: Callable[[Handle], None]
-        """Called after each call that used a handle, and now and then. Set by `Lifecycle`."""
+        self.note_denials: Callable[[Handle], None]
+        """Called when the network of a sandbox has refused something. Set by `Lifecycle`."""
         for row in load_all(Sandbox, database):
             self._index(LivingSandbox(row, self))
 
@@ -441,7 +441,12 @@ class Sandboxes:
         finally:
             if activity:
                 sandbox.touch()
-            self.after_call(handle)
+            self.look_for_denials(handle)
+
+    def look_for_denials(self, handle: Handle) -> None:
+        """After each call that used a handle, and now and then. Cheap if the network has refused nothing."""
+        if not handle.box.closed and handle.box.primitives.count_denials() > handle.denials:
+            self.note_denials(handle)
 
     async def connect(self, sandbox: LivingSandbox) -> Handle:
         """Its handle, which is opened if necessary, once for all calls that wait. Raises: SandboxGoneError."""

@@ -225,9 +225,8 @@ class Networks:
     # What was refused.
 
     def note_denials(self, handle: Handle) -> None:
-        """Log and count what the network of a sandbox has refused since the last call. Cheap if there was nothing."""
-        if handle.box.closed or (count := handle.box.primitives.count_denials()) <= handle.denials:
-            return
+        """Log and count what the network of a sandbox has refused since the last call."""
+        count = handle.box.primitives.count_denials()
         denied = handle.box.primitives.denials_since(handle.denials)
         handle.denials = count
         for each in denied[:_LOGGED]:

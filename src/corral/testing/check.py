@@ -61,6 +61,8 @@ POWERS = frozenset(
         "expose",
         "set_network",
         "denials",
+        "volumes",
+        "diff",
     )
 )
 """The optional powers that a check may need. Another check tests that unsupported ones raise CapabilityError."""

@@ -1,11 +1,11 @@
-"""The Daytona sandbox of openai-agents: commands, terminals, files, the workspace as a tar, stop and resume."""
+"""The Daytona sandbox of openai-agents: commands, terminals, files, ports, the workspace as a tar, stop and resume."""
 
 import asyncio
 import io
 from pathlib import Path
 
 from agents.extensions.sandbox.daytona import DaytonaSandboxClient, DaytonaSandboxClientOptions
-from agents.sandbox.errors import ExecTimeoutError, ExposedPortUnavailableError, WorkspaceReadNotFoundError
+from agents.sandbox.errors import ExecTimeoutError, WorkspaceReadNotFoundError
 
 
 async def fails(expected, awaitable) -> None:
@@ -26,7 +26,22 @@ async def use(session) -> None:
     for _ in range(2):
         await session.mkdir("x/y", parents=True)
     assert sorted(Path(entry.path).name for entry in await session.ls(".")) == ["dir", "x"]
-    await fails(ExposedPortUnavailableError, session.resolve_exposed_port(8000))  # no previews here
+
+
+async def use_port(session) -> None:
+    await session.write(Path("page.txt"), io.BytesIO(b"made inside"))
+    update = await session.pty_exec_start("python3 -um http.server 8000", tty=False, yield_time_s=1)
+    shown = update.output
+    while b"Serving" not in shown:
+        shown += (await session.pty_write_stdin(session_id=update.process_id, chars="", yield_time_s=1)).output
+    end = await session.resolve_exposed_port(8000)
+    reader, writer = await asyncio.open_connection(end.host, end.port)
+    writer.write(f"GET /page.txt HTTP/1.0\r\nHost: {end.host}:{end.port}\r\n\r\n".encode())
+    answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.0 200"), answer
+    assert answer.endswith(b"made inside"), answer
+    writer.close()
+    await session.pty_terminate_all()
 
 
 async def use_processes(session) -> None:
@@ -52,6 +67,7 @@ async def main() -> None:
         session = await client.create(options=options)
         async with session:
             await use(session)
+            await use_port(session)
             await use_processes(session)
             packed = (await session.persist_workspace()).read()
             await session.exec("rm -r dir")

@@ -1,4 +1,4 @@
-// The TypeScript SDK in Node: programs, files, sessions, terminals, the interpreter and git.
+// The TypeScript SDK in Node: programs, files, sessions, terminals, the interpreter, previews and git.
 import assert from 'node:assert/strict'
 
 import { Daytona } from '@daytona/sdk'
@@ -63,6 +63,24 @@ try {
   assert.deepEqual((await interpreter.listContexts()).map((each) => each.id), [context.id])
   assert.equal((await interpreter.runCode('import os; print(os.getcwd())', { context })).stdout, '/tmp\n')
   await interpreter.deleteContext(context)
+
+  await fs.uploadFile(Buffer.from('made inside'), 'page.txt')
+  await programs.createSession('web')
+  await programs.executeSessionCommand('web', { command: 'python3 -m http.server --bind 127.0.0.1 8000', runAsync: true })
+  const { url, token } = await sandbox.getPreviewLink(8000)
+  const get = (from, headers = {}) => fetch(`${from}/page.txt`, { headers })
+  let page
+  for (const end = Date.now() + 60_000; Date.now() < end; await new Promise((done) => setTimeout(done, 100))) {
+    page = await get(url, { 'X-Daytona-Preview-Token': token })
+    if (page.status !== 502) break // until it listens
+  }
+  assert.deepEqual([page.status, await page.text()], [200, 'made inside'])
+  assert.equal((await get(url)).status, 401)
+  const signed = await sandbox.getSignedPreviewUrl(8000, 60)
+  assert.equal(await (await get(signed.url)).text(), 'made inside')
+  await sandbox.expireSignedPreviewUrl(8000, signed.token)
+  assert.equal((await get(signed.url)).status, 401)
+  await programs.deleteSession('web')
 
   await programs.executeCommand('git init -q -b main r')
   await fs.uploadFile(Buffer.from('x'), 'r/x')

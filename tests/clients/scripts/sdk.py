@@ -2,6 +2,9 @@
 
 import asyncio
 import inspect
+import time
+import urllib.error
+import urllib.request
 from importlib.metadata import version
 
 from daytona import (
@@ -98,6 +101,36 @@ def use_terminal(process) -> None:
     assert b"24 80" in b"".join(shown), shown
 
 
+def fetch(url: str, token: str = "") -> tuple[int, bytes]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    request = urllib.request.Request(url, headers={"X-Daytona-Preview-Token": token} if token else {})
+    try:
+        with opener.open(request, timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def use_previews(sandbox) -> None:
+    sandbox.fs.upload_file(b"made inside", "page.txt")
+    sandbox.process.create_session("web")
+    command = "python3 -m http.server --bind 127.0.0.1 8000"
+    sandbox.process.execute_session_command("web", SessionExecuteRequest(command=command, run_async=True))
+    link = sandbox.get_preview_link(8000)
+    deadline = time.monotonic() + 60
+    while (got := fetch(f"{link.url}/page.txt", link.token))[0] == 502:
+        assert time.monotonic() < deadline, got
+        time.sleep(0.1)
+    assert got == (200, b"made inside"), got
+    assert fetch(f"{link.url}/page.txt")[0] == 401
+    if hasattr(sandbox, "create_signed_preview_url"):
+        signed = sandbox.create_signed_preview_url(8000, expires_in_seconds=60)
+        assert fetch(f"{signed.url}/page.txt") == (200, b"made inside")
+        sandbox.expire_signed_preview_url(8000, signed.token)
+        assert fetch(f"{signed.url}/page.txt")[0] == 401
+    sandbox.process.delete_session("web")
+
+
 def use_git(sandbox) -> None:
     made = sandbox.process.exec("git init -q -b main r && cd r && touch new")
     assert made.exit_code == 0, made
@@ -147,6 +180,7 @@ try:
         use_terminal(sandbox.process)
     if VERSION >= (0, 130):
         assert sandbox.code_interpreter.run_code("print(6 * 7)").stdout == "42\n"
+    use_previews(sandbox)
     use_git(sandbox)
     use_control_plane(daytona, sandbox)
     home = sandbox.get_user_home_dir() if hasattr(sandbox, "get_user_home_dir") else sandbox.get_user_root_dir()

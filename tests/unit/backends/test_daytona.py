@@ -12,6 +12,7 @@ import pytest
 
 from corral.backends.daytona import DaytonaBackend, life, seam
 from corral.backends.daytona.address import VARIABLES
+from corral.backends.daytona.params import network_params, refuse_unsupported
 from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
 from corral.errors import (
     BackendError,
@@ -23,7 +24,7 @@ from corral.errors import (
     SandboxStoppedError,
     SpecError,
 )
-from corral.spec import Lifetime, make_spec
+from corral.spec import Lifetime, NetworkLimits, NetworkPolicy, make_spec
 
 
 class RawError(Exception):
@@ -311,3 +312,32 @@ async def test_sandbox_of_a_token_whose_time_is_over_is_not_handed_out(deadline:
         return found
 
     assert await DaytonaBackend._find_by_token(SimpleNamespace(get=get), "name") is (found if handed_out else None)
+
+
+# What may be reached.
+
+
+def test_a_network_is_told_to_the_service_in_its_lists() -> None:
+    def told(network: object) -> dict[str, object]:
+        return network_params(NetworkPolicy.parse(network))  # type: ignore[arg-type]
+
+    assert told("none") == told([]) == {"network_block_all": True}
+    assert told("open") == {}
+    assert told(["a.org", "*.b.org", "192.0.2.7", "10.0.0.0/8"]) == {
+        "domain_allow_list": "a.org,*.b.org",
+        "network_allow_list": "192.0.2.7/32,10.0.0.0/8",
+    }
+
+
+@pytest.mark.parametrize(
+    "network", ["a.org:443", "2001:db8::/32", "packages", "open,10.0.0.7", NetworkPolicy("open", (), NetworkLimits(7))]
+)
+def test_a_network_that_no_service_can_keep_is_refused(network: str | NetworkPolicy) -> None:
+    spec = make_spec(network=network)
+
+    def create() -> None:
+        refuse_unsupported(spec)
+        network_params(spec.network)
+
+    with pytest.raises(CapabilityError):
+        create()

@@ -27,7 +27,7 @@ from corral.errors import (
     WorkdirError,
 )
 from corral.protocol import SpawnRequest
-from corral.spec import Resources, Spec, make_spec
+from corral.spec import NetworkLimits, NetworkPolicy, Resources, Spec, make_spec
 
 SETTINGS = Settings(host="unix:///nowhere")
 
@@ -143,6 +143,8 @@ def test_the_configuration_is_strict() -> None:
     assert host["SecurityOpt"][1].startswith("seccomp={")
     assert host["StorageOpt"] == {"size": str(3 * 1024**3)}
     assert "Runtime" not in host
+    nothing = make_config(make_spec(network=[]), Settings(host="x"), image="i", sandbox_id="s", disk=False)
+    assert nothing["HostConfig"]["NetworkMode"] == "none"
     gvisor = Settings(host="x", isolation="gvisor")
     assert make_config(Spec(), gvisor, image="i", sandbox_id="s", disk=False)["HostConfig"]["Runtime"] == "runsc"
 
@@ -150,6 +152,8 @@ def test_the_configuration_is_strict() -> None:
 def test_what_is_missing_is_refused() -> None:
     cases: tuple[dict[str, object], ...] = (
         {"packages": ["x"]}, {"venv": "/x"}, {"ephemeral": True}, {"network": "a.org"},
+        {"network": "packages"}, {"network": "open,10.0.0.7"},
+        {"network": NetworkPolicy("open", limits=NetworkLimits(total_bytes=1))},
     )  # fmt: skip
     for options in cases:
         with pytest.raises(CapabilityError):

@@ -22,6 +22,7 @@ class Index:
         self.data = tmp_path / "data"
         self.resolved = 0
         self.built = False
+        self.told: list[str] = []
 
     def add(self, name: str, version: str = "1.0", **more: str) -> Path:
         return make_wheel(self.wheels, name, version, **more)  # type: ignore[arg-type]
@@ -33,7 +34,7 @@ class Index:
         return self.built
 
     async def provide(self, *packages: str) -> Path:
-        return await provide_packages(self.data, packages, self.resolve)
+        return await provide_packages(self.data, packages, self.resolve, tell=self.told.append)
 
     @property
     def lock(self) -> Path:
@@ -132,7 +133,7 @@ async def test_failure_and_cancellation_leave_nothing(index: Index) -> None:
         raise SpecError("no such package")
 
     with pytest.raises(SpecError, match="no such package"):
-        await provide_packages(index.data, ("one",), fail)
+        await provide_packages(index.data, ("one",), fail, tell=index.told.append)
     assert index.nothing_is_left()
     begun = asyncio.Event()
 
@@ -142,7 +143,7 @@ async def test_failure_and_cancellation_leave_nothing(index: Index) -> None:
         await asyncio.Event().wait()
         return False
 
-    task = asyncio.create_task(provide_packages(index.data, ("one",), hang))
+    task = asyncio.create_task(provide_packages(index.data, ("one",), hang, tell=index.told.append))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

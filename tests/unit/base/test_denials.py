@@ -87,5 +87,10 @@ def test_a_wildcard_of_the_policy_is_quoted_for_a_shell():
     )
 
 
+def test_an_address_with_a_port_can_be_read_back():
+    assert str(Denial("fd00::1", 80, "private")) == "[fd00::1]:80"
+    assert str(Denial("fd00::1", None, "private")) == "fd00::1"
+
+
 def test_nothing_refused_is_no_line():
     assert _line() == ""

@@ -246,3 +246,9 @@ def test_a_policy_that_is_none_is_explained(
     assert ended.code == 2
     assert ended.stderr.startswith(f"corral: error: {said}")
     assert "packages" in ended.stderr.partition("hint:")[2]
+
+
+def test_apply_needs_a_folder_that_may_be_changed(corral: Corral, memory: MemoryBackend) -> None:
+    ended = corral("run", "--backend", "memory", "--apply", "-c", "print(1)")
+    assert ended.code == 2
+    assert "--mount DIR:PATH:overlay" in ended.stderr

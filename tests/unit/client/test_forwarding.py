@@ -205,3 +205,29 @@ async def test_backend_without_ports_says_so() -> None:
             await box.expose(8000)
     assert issubclass(PortClosedError, ConnectionRefusedError)
     assert issubclass(SandboxGoneError, Exception)
+
+
+async def test_connection_that_comes_as_the_port_closes_is_closed_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[socket.socket] = []
+
+    class Listener(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            connection, peer = super().accept()
+            kept.append(connection)
+            forward.close_now = asyncio.ensure_future(forward.close())  # type: ignore[attr-defined]
+            return connection, peer
+
+    listen = forwarding._listen
+
+    def listen_and_keep(port: int, **options: str | int | None) -> socket.socket:
+        plain = listen(port, **options)  # type: ignore[arg-type]
+        listener = Listener(fileno=plain.detach())
+        listener.setblocking(False)
+        return listener
+
+    monkeypatch.setattr(forwarding, "_listen", listen_and_keep)
+    forward = make(9)
+    address = await begin(forward)
+    assert await ask(address, b"too late") == b""
+    await forward.close_now  # type: ignore[attr-defined]
+    assert [connection.fileno() for connection in kept] == [-1]

@@ -349,7 +349,7 @@ async def _packages(path: Path) -> None:
     async def resolve(packages: tuple[str, ...], folder: Path) -> bool:
         raise AssertionError("the folder is checked first")
 
-    await packages.provide_packages(path, ("nothing",), resolve)
+    await packages.provide_packages(path, ("nothing",), resolve, tell=print)
 
 
 async def _typescript(path: Path) -> None:

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from corral.network import dns
-from corral.network.names import NameTable, is_stand_in
+from corral.network.names import RANGE, NameTable, is_stand_in
 
 
 def ask(*labels: bytes, kind: int = 1, klass: int = 1, flags: int = 0x100, questions: int = 1) -> bytes:
@@ -74,11 +74,26 @@ def test_a_name_keeps_its_address_and_an_old_one_is_forgotten() -> None:
     first = table.address_of("a.example")
     assert is_stand_in(first)
     assert table.address_of("a.example") == first
-    others = {table.address_of(f"{letter}.example") for letter in "bc"}
+    oldest, last = (table.address_of(f"{letter}.example") for letter in "bc")
+    others = {oldest, last}
     assert len({first, *others}) == 3
     assert table.name_of(first) == "a.example"  # used: so b is the oldest
     new = table.address_of("d.example")
     assert new not in {first, *others}
     assert table.name_of(first) == "a.example"
-    assert table.name_of(IPv4Address("198.18.0.2")) is None
-    assert table.name_of(IPv4Address("198.19.255.254")) is None
+    assert table.name_of(oldest) is None
+    assert table.name_of(IPv4Address("198.18.0.0")) is None
+
+
+def test_what_a_program_remembers_of_an_earlier_gate_is_nobodys() -> None:
+    # A gate starts with an empty table. Were its first address always the same, it would stand for another name.
+    assert len({NameTable().address_of("a.example") for _ in range(20)}) > 1
+
+
+def test_the_range_is_used_round_and_round_and_never_twice_at_a_time() -> None:
+    table = NameTable(most=4)
+    for number in range(RANGE.num_addresses + 10):
+        address = table.address_of(f"{number}.example")
+        assert is_stand_in(address)
+        assert table.name_of(address) == f"{number}.example"
+    assert table.name_of(table.address_of(f"{number - 3}.example")) == f"{number - 3}.example"

@@ -133,6 +133,8 @@ def test_an_old_request_gets_the_host_of_its_connection() -> None:
     request = read_request(head(first="GET / HTTP/1.0", host=None))
     assert check_request(request, Target("example.org", 8080), strict=True).value("host") == "example.org:8080"
     assert not request.keeps_alive
+    whole = read_request(head(first="GET http://example.org/a HTTP/1.0", host=None))
+    assert check_request(whole, HERE, strict=True).value("host") == "example.org"
 
 
 def test_a_change_to_a_protocol_that_hides_hosts_is_not_forwarded() -> None:

@@ -135,7 +135,18 @@ def test_a_second_message_must_be_for_the_same_host(step: int) -> None:
         (b"", None),
         (b"\x16", None),
         (b"\x16\x03\x01", "tls"),
-        (b"\x16\x01", "other"),
+        (b"\x16\x01", None),
+        (b"\x16\x02\x01\x00\x05\x01", "tls"),  # a version that some servers take, as any other
+        (b"\x16\x02\x01\x00\x05\x00", "other"),
+        (b"\x16\x10", "other"),
+        (b"\x16\x01\x00\x00\x2a\x00\x00\x00", "other"),  # a message of a database, with its length first
+        (b"\x15\x03\x01\x00\x02\x01", "tls"),  # a warning, which some servers skip
+        (b"\x15\x02\x01\x00\x02", None),
+        (b"\x15\x02\x01\x00\x02\x01", "tls"),
+        (b"\x15\x02\x01\x00\x03\x01", "other"),
+        (b"\x14\x03", "tls"),
+        (b"\x17\x03", "tls"),
+        (b"\x17\x02", "other"),
         (b"GET / HTTP/1.1\r\n", "http"),
         (b"\r\n\r\n\nGET / HTTP/1.1\r\n", "http"),
         (b"get / http/1.1\n", "http"),
@@ -147,6 +158,13 @@ def test_a_second_message_must_be_for_the_same_host(step: int) -> None:
         (b"ANYTHING at all HTTP/1.0 \r\n", "http"),
         (b"GE", None),
         (b"GET / HTTP/1.1", None),
+        (b"GET /\xc3\xa9", None),  # bytes that some servers take in an address
+        (b"GET /\x01\x00", None),
+        (b"\x85 GET /\xff", None),
+        (b"M-SEARCH \x7f", None),
+        (b"\xc3GET /", "other"),
+        (b"GET\xff /", "other"),
+        (b"GET\0", "other"),
         (b"\r\n\r\n", None),
         (b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n", "refused"),
         (b"\r\n\r\n\x00\r\nQUIT\n\x21", "refused"),

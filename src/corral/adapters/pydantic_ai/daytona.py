@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
@@ -58,6 +57,7 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
             resources=resources,
             env=env_vars,
             labels=labels,
+            # Without `network`, the service decides: the hosted one permits all, `corral serve` what its operator does.
             network="open" if network is None else network,
             lifetime=Lifetime(
                 seconds=None if isinstance(lifetime_seconds, EllipsisType) else lifetime_seconds,
@@ -71,8 +71,6 @@ class AsyncDaytonaSandbox(AsyncCorralSandbox):
                 sandbox_id,
                 lifetime_seconds,
                 startup_timeout,
-                # Without `network`, the service decides: the hosted one allows all, `corral serve` nothing.
-                fallback_spec=replace(spec, network=NetworkPolicy()) if network is None else None,
                 too_late=lambda seconds: RuntimeError(f"Daytona sandbox failed to start within {seconds:g} seconds"),
                 closes=backend,
             )

@@ -139,8 +139,6 @@ class SandboxRequest:
     lifetime_seconds: float | EllipsisType | None = ...
     """The lifetime of a sandbox with a `sandbox_id` after it was last opened; see `choose_lifetime`."""
     startup_timeout: float | None = None
-    fallback_spec: Spec | None = None
-    """The spec to use if the backend does not support `spec`."""
     too_late: Callable[[float], Exception] = lambda seconds: TimeoutError(
         f"the sandbox did not start within {seconds:g} seconds"
     )
@@ -179,12 +177,7 @@ class SandboxRequest:
         return box
 
     async def _create(self, maker: Backend, labels: Mapping[str, str]) -> AsyncSandbox:
-        try:
-            return await maker.create(replace(self.spec, labels=labels))
-        except CapabilityError:
-            if self.fallback_spec is None:
-                raise
-        return await maker.create(replace(self.fallback_spec, labels=labels))
+        return await maker.create(replace(self.spec, labels=labels))
 
 
 async def _find_named(maker: Backend, wanted: str, name: str) -> AsyncSandbox:

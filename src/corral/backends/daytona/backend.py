@@ -29,7 +29,7 @@ from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotIn
 from corral.sessions.detached import DetachedProgram
 from corral.spec import HOME, LimitOptions, Resources, Spec, as_another, check_name, given_limits
 
-POWERS = DERIVED_POWERS | {"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize"}
+POWERS = DERIVED_POWERS | {"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize", "expose"}
 _SHORT_SECONDS = 10.0
 
 log = logging.getLogger("corral.daytona")
@@ -76,12 +76,6 @@ class DaytonaBackend(Backend):
 
     async def _make(self, spec: Spec) -> DaytonaSandbox:
         refuse_unsupported(spec)
-        if spec.network.mode != "none" and await self._is_ours():
-            raise CapabilityError(
-                f"network={str(spec.network)!r}: this server does not support network access",
-                op="create",
-                hint="bring files with files.upload, or use the hosted service",
-            )
         if spec.snapshot is not None:
             spec = replace(spec, snapshot=(await powers.find_snapshot(self._client, spec.snapshot)).name)
         return await self._tokens.make_once(spec.client_token, lambda: self._make_new(spec))
@@ -368,7 +362,7 @@ class DaytonaBackend(Backend):
             processes="soft",
             cpu="soft",
             disk="soft",
-            network=("none",) if ours else ("none", "allow", "open"),
+            network=("none", "allow", "open"),
             powers=POWERS - {"images"} if ours else POWERS,
             notes=notes,
         )

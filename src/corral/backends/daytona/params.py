@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from ipaddress import IPv6Network
 from typing import Any
 
 from corral.backends.daytona import life
@@ -10,8 +11,9 @@ from corral.backends.daytona.powers import asked_limits, limits_of
 from corral.backends.daytona.seam import ServiceError, repeat
 from corral.errors import CapabilityError
 from corral.image import Image
+from corral.network.rules import read_rule
 from corral.protocol import refuse_given
-from corral.spec import HOME, Spec
+from corral.spec import HOME, NetworkLimits, NetworkPolicy, Spec
 
 
 def refuse_unsupported(spec: Spec) -> None:
@@ -27,6 +29,12 @@ def refuse_unsupported(spec: Spec) -> None:
         "a limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is supported"),
         "mounts=": (bool(spec.mounts), "use the vendor's SDK for its volumes, or backend='embedded'"),
         "hostname=": (spec.hostname != "corral", "leave it out"),
+        "limits of the network": (
+            spec.network.limits != NetworkLimits() and spec.network.permits_something,
+            "leave them out",
+        ),
+        'network="packages"': (spec.network.mode == "packages", "list the hosts: network=[…]"),
+        "hosts beside open": (spec.network.mode == "open" and bool(spec.network.hosts), "leave out one of them"),
     }
     refuse_given("daytona", unsupported)
     if spec.image is not None and spec.snapshot is not None:
@@ -55,10 +63,7 @@ def make_params(
         "ttl_minutes": life.minutes(deadline - time.time()) if deadline is not None else None,
         "target": target,
     }
-    if spec.network.mode == "none":
-        params["network_block_all"] = True
-    elif spec.network.mode == "allow":
-        params["domain_allow_list"] = ",".join(spec.network.hosts)
+    params |= network_params(spec.network)
     if spec.image is None:
         return CreateSandboxFromSnapshotParams(snapshot=spec.snapshot, **params)
     image: Any = spec.image
@@ -68,6 +73,25 @@ def make_params(
         image = built
     limits = SdkResources(**limits_of(spec.resources))
     return CreateSandboxFromImageParams(image=image, resources=limits, **params)
+
+
+def network_params(policy: NetworkPolicy) -> dict[str, Any]:
+    """The SDK's parameters for a network. Raises: CapabilityError for hosts that its lists can't have."""
+    if not policy.permits_something:
+        return {"network_block_all": True}
+    ranges, names = [], []
+    for host in policy.hosts:
+        rule = read_rule(host)
+        if rule.port is not None or isinstance(rule.network, IPv6Network):
+            raise CapabilityError(
+                f"network={str(policy)!r}: the service's lists have no ports and no addresses of IPv6",
+                op="create",
+                hint=f"leave out {host!r}, or its port",
+            )
+        ranges += [] if rule.network is None else [str(rule.network)]
+        names += [rule.host] if rule.network is None else []
+    lists = {"network_allow_list": ",".join(ranges), "domain_allow_list": ",".join(names)}
+    return {name: text for name, text in lists.items() if text}
 
 
 async def make_workdir(box: Any, workdir: str) -> None:

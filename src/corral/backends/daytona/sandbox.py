@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from corral.backends.daytona import life
+from corral.backends.daytona.exposing import SignedLinks
 from corral.backends.daytona.files import DaytonaFiles
 from corral.backends.daytona.loop import get_loop
 from corral.backends.daytona.powers import CHANGE_SECONDS, change_limits, take_snapshot
@@ -49,6 +50,8 @@ log = logging.getLogger("corral.daytona")
 class DaytonaSandbox(SandboxPrimitives):
     """A sandbox of the service, as `corral.protocol.SandboxPrimitives`."""
 
+    exposes = "url"
+
     def __init__(
         self, remote: Remote, spec: Spec, *, owned: bool, deadline: float | None, maker: DaytonaBackend
     ) -> None:
@@ -60,6 +63,7 @@ class DaytonaSandbox(SandboxPrimitives):
         self._made_by = os.getpid()
         self._processes: weakref.WeakSet[AgentProcess] = weakref.WeakSet()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._links = SignedLinks(remote)
         self._last_use = time.monotonic()
         self._files = DaytonaFiles(
             remote,
@@ -203,10 +207,14 @@ class DaytonaSandbox(SandboxPrimitives):
         if not self.is_of_this_process:
             return asyncio.sleep(0)  # in a forked child it belongs to the parent
         if not self._owned:
-            return get_loop().finish(self._remote.channels.let_go())  # its programs keep running
+            return get_loop().finish(self._let_go())
         ending = self._remote.end()
         self._end_processes()
         return self._await_end(ending)
+
+    async def _let_go(self) -> None:
+        await self._links.end()
+        await self._remote.channels.let_go()  # its programs keep running
 
     async def _await_end(self, ending: concurrent.futures.Future[None]) -> None:
         try:
@@ -301,6 +309,11 @@ class DaytonaSandbox(SandboxPrimitives):
     async def resume(self) -> None:
         await self._remote.call(lambda box: box.start(timeout=CHANGE_SECONDS), op="resume", finish=True)
         self.is_paused = False
+
+    async def expose(self, port: int) -> str:
+        """A signed link of the service: whoever has it may use it, for a day, or until this handle is closed."""
+        self._check("expose")
+        return await self._links.open(port)
 
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         given = given_limits(limits)

@@ -8,7 +8,7 @@ from corral.backends.docker.settings import Settings
 from corral.errors import CapabilityError
 from corral.protocol import refuse_given
 from corral.results import DERIVED_POWERS, Capabilities
-from corral.spec import Resources, Spec
+from corral.spec import NetworkLimits, Resources, Spec
 
 POWERS = DERIVED_POWERS | {"detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize"}
 
@@ -19,7 +19,14 @@ def refuse_what_is_missing(spec: Spec) -> None:
         "packages": (bool(spec.packages), "build an image: corral.Image.debian_slim().pip_install(…)"),
         "venv": (spec.venv is not None, "build an image that has it"),
         "ephemeral": (spec.ephemeral, "leave it out: containers always write to the daemon's disk"),
-        "a list of hosts": (spec.network.mode == "allow", 'use network="none" or network="open"'),
+        f"network={str(spec.network)!r}": (
+            spec.network.mode == "packages" or bool(spec.network.hosts),
+            'use backend="embedded", or network="none", or "open" for all that the daemon\'s network reaches',
+        ),
+        "limits of the network": (
+            spec.network.limits != NetworkLimits() and spec.network.permits_something,
+            'leave them out, or use backend="embedded"',
+        ),
         "mounts": (bool(spec.mounts), "bring files with files.upload, or use backend='embedded'"),
         "secrets": (bool(spec.secrets), "use backend='embedded', or give values in env=, where programs see them"),
         "idle_seconds": (spec.lifetime.idle_seconds is not None, "use lifetime seconds instead"),
@@ -55,6 +62,7 @@ def describe(info: dict[str, Any], settings: Settings, *, disk: bool, no_views: 
     notes = [
         "between stdout and stderr the order is only close: the daemon reads them apart",
         "an exit code above 128 is told as a signal: the daemon does not tell them apart",
+        'network="open" is the daemon\'s own network: private addresses and this machine are reached as well',
         "a call's tree is found by parent, session and environment: who leaves all three is not ended with it",
     ]
     if not disk:

@@ -176,7 +176,7 @@ def make_config(
     host: dict[str, Any] = {
         **make_limits(spec.resources, settings),
         "AutoRemove": True,
-        "NetworkMode": "none" if spec.network.mode == "none" else "default",
+        "NetworkMode": "default" if spec.network.permits_something else "none",
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges", f"seccomp={read_seccomp(view_key)}"],
         "Ulimits": [

@@ -15,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from corral.backends.embedded import certificates, detached, keepers, mounting, seam, settings, window
+from corral.backends.embedded import certificates, detached, keepers, mounting, origins, seam, settings, window
 from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.ground import Ground, Grounds
 from corral.backends.embedded.hostfolders import VARIABLE, Permitted, read_host_folders
+from corral.backends.embedded.packages import tell_as_events
+from corral.backends.embedded.pipoutput import Tell
 from corral.backends.embedded.registries import find_registries_of
-from corral.backends.embedded.resolving import resolve_in_sandbox
 from corral.backends.embedded.sandbox import (
     EmbeddedSandbox,
     Grip,
@@ -53,7 +54,7 @@ _GROUND_ATTEMPTS = 5
 NAME = "embedded"
 POWERS = DERIVED_POWERS | {
     "detach", "pty", "views", "users", "watch", "packages", "venv", "ephemeral", "snapshot", "fork", "stop", "pause",
-    "resize", "dial", "expose", "volumes", "set_network", "denials", "secrets",
+    "resize", "dial", "expose", "volumes", "diff", "set_network", "denials", "secrets",
 }  # fmt: skip
 
 
@@ -72,22 +73,24 @@ class EmbeddedBackend(Backend):
             self._host_folders = read_host_folders(host_folders)
         folder = Path(data_folder).absolute() if data_folder is not None else settings.default_data_folder()
         self.data_folder = folder
-        self.grounds = Grounds(folder, partial(resolve_in_sandbox, self.make))
+        self.grounds = Grounds(folder, self.make)
         self._launcher = LauncherClient(folder)
         self._tokens: TokenBook[EmbeddedSandbox] = TokenBook()
         self._lock = threading.Lock()
         self._exit_registered = False
 
     async def create(self, spec: Spec, *, on_event: OnEvent | None = None) -> AsyncSandbox:
-        return AsyncSandbox.around(await self.make(spec), on_event=on_event, event="created")
+        made = await self.make(spec, tell=tell_as_events(on_event))
+        return AsyncSandbox.around(made, on_event=on_event, event="created")
 
-    async def make(self, spec: Spec) -> EmbeddedSandbox:
-        """As `create`, without a handle."""
+    async def make(self, spec: Spec, *, parent_id: str | None = None, tell: Tell | None = None) -> EmbeddedSandbox:
+        """As `create`, without a handle. `parent_id`: what it is a fork of; `tell` gets what takes a while."""
         _refuse_what_is_missing(spec)
         self._clean_up_at_exit()
-        return await self._tokens.make_once(spec.client_token, lambda: self._make(spec))
+        making = partial(self._make, spec, parent_id, tell or tell_as_events(None))
+        return await self._tokens.make_once(spec.client_token, making)
 
-    async def _make(self, spec: Spec) -> EmbeddedSandbox:
+    async def _make(self, spec: Spec, parent_id: str | None, tell: Tell) -> EmbeddedSandbox:
         await self._refuse_unkept(spec.resources, op="create")
         check_known(spec.secrets)
         spec = dataclasses.replace(spec, secrets=place_secrets(spec.secrets))
@@ -97,13 +100,19 @@ class EmbeddedBackend(Backend):
         )
         mounts, overlaid = mounting.find_mounts(spec, permitted, data_folder=self.data_folder)
         for patience in reversed(range(_GROUND_ATTEMPTS)):
-            ground = await self.grounds.prepare(spec)
+            ground = await self.grounds.prepare(spec, tell=tell)
             sandbox_id = str(uuid.uuid4())
             recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
             recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
             before = self.grounds.identify(ground.trees)
             try:
-                ours, proxy_port = await self._launch(recipe, told)
+                async with origins.copied(
+                    recipe.trees,
+                    data_folder=self.data_folder,
+                    parent_id=parent_id,
+                    limit_bytes=spec.resources.disk,
+                ) as copies:
+                    ours, proxy_port = await self._launch(dataclasses.replace(recipe, copies=copies), told)
             except BackendUnavailableError:
                 if not patience or self.grounds.stands(ground.trees, before):
                     raise
@@ -335,7 +344,8 @@ class EmbeddedBackend(Backend):
             snapshot_id = await self._taken(box, box.snapshot_for_fork())
         else:
             snapshot_id = await self._snapshot_stopped(found.sandbox_id, name=None, passing=process_mark(os.getpid()))
-        made = await make_from(self.data_folder, self.make, wanted, snapshot_id)
+        make = partial(self.make, parent_id=found.sandbox_id)
+        made = await make_from(self.data_folder, make, wanted, snapshot_id)
         return AsyncSandbox.around(made, event="created")
 
     async def rollback(self, sandbox_id: str, snapshot_id: str) -> None:

@@ -7,12 +7,15 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from corral.backends.embedded import packages, settings, venv
 from corral.backends.embedded.datafolder import open_data
+from corral.backends.embedded.pipoutput import Tell
 from corral.backends.embedded.programs import find_programs
 from corral.backends.embedded.registries import find_registries_of
+from corral.backends.embedded.resolving import Make, resolve_in_sandbox
 from corral.backends.embedded.seam import mapped
 from corral.backends.embedded.typescript import setup as typescript
 from corral.engine.base import OWN_FOLDERS, BaseDescription, ToolFolder, build, identify
@@ -32,15 +35,15 @@ class Ground:
 class Grounds:
     """The bases in one data folder."""
 
-    def __init__(self, data_folder: Path, resolve: packages.Resolve) -> None:
-        """`resolve` finds the wheels of packages that are not kept yet."""
+    def __init__(self, data_folder: Path, make: Make) -> None:
+        """`make` makes the sandboxes in which packages that are not kept yet are resolved."""
         self.data_folder = data_folder
-        self._resolve = resolve
+        self._make = make
         self._bases: dict[str, tuple[Overlaid, ...]] = {}
 
-    async def prepare(self, spec: Spec) -> Ground:
-        """The base of a sandbox of this spec. Raises: as `create`."""
-        tools = await self._find_tools(spec)
+    async def prepare(self, spec: Spec, *, tell: Tell | None = None) -> Ground:
+        """The base of a sandbox of this spec. `tell` gets what takes a while. Raises: as `create`."""
+        tools = await self._find_tools(spec, tell or packages.tell_as_events(None))
         trees = await self._build_base(tools.description)
         targets = [tool.target for tool in tools.description.tools]
         modules = [target for target in targets if target in (settings.PACKAGES_AT, settings.VENV_AT)]
@@ -56,14 +59,14 @@ class Grounds:
         mine = f"{self.data_folder}/"
         if None not in self.identify(trees):
             return {}
-        tools = await self._find_tools(spec)
+        tools = await self._find_tools(spec, packages.tell_as_events(None))
         shown = {tool.target: tool for tool in tools.description.tools}
         kept = (ToolFolder(old.lowers[0], old.target) for old in trees if not old.writable and old.target not in shown)
         outside = [tool for tool in kept if not tool.source.startswith(mine) and tool.target.startswith("/opt/")]
         description = dataclasses.replace(tools.description, tools=(*shown.values(), *outside))
         return {tree.target: tree.lowers for tree in await self._build_base(description)}
 
-    async def _find_tools(self, spec: Spec) -> settings.HostTools:
+    async def _find_tools(self, spec: Spec, tell: Tell) -> settings.HostTools:
         """The host's tools, and the packages and the virtual environment of a spec."""
         open_data(self.data_folder, op="create")
         tools = settings.find_host_tools(owned=os.geteuid() == 0, typescript=typescript.installed(self.data_folder))
@@ -71,7 +74,8 @@ class Grounds:
         commands: dict[str, str] = {}
         python = settings.python_inside()
         if spec.packages:
-            folder = await packages.provide_packages(self.data_folder, spec.packages, self._resolve)
+            resolve = partial(resolve_in_sandbox, self._make, hosts=spec.network.hosts, tell=tell)
+            folder = await packages.provide_packages(self.data_folder, spec.packages, resolve, tell=tell)
             extra.append(ToolFolder(str(folder), settings.PACKAGES_AT))
             at = f"{settings.PACKAGES_AT}/bin"
             commands |= await asyncio.to_thread(find_programs, folder / "bin", shown_at=at, python=python)

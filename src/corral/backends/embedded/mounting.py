@@ -17,7 +17,6 @@ from corral.engine.state import DataFolder
 from corral.engine.volumes import Volume, VolumeStore
 from corral.errors import SpecError
 from corral.mount import Mount, check_volume_name
-from corral.protocol import lacking
 from corral.results import VolumeInfo
 from corral.spec import Spec, check_count, parse_size
 
@@ -27,7 +26,7 @@ _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def find_mounts(
     spec: Spec, permitted: Sequence[Permitted], *, data_folder: Path
 ) -> tuple[tuple[Bound, ...], tuple[Overlaid, ...]]:
-    """What is mounted, and the folders of the host that are overlaid.
+    """What is mounted, and the folders of the host that are overlaid, or of which the sandbox gets a copy.
 
     Raises:
         VolumeNotFoundError: of this name or id.
@@ -48,10 +47,9 @@ def find_mounts(
             )  # fmt: skip
             continue
         folder = permit(mount, permitted, data_folder=data_folder)
-        if mount.mode == "overlay":
-            overlaid.append(Overlaid(mount.path, (folder,), writable=True, outside=True))
-        elif mount.mode == "copy":
-            raise lacking("embedded", "mode='copy'", op="create", hint="use mode='overlay', or files.upload")
+        if mount.mode in ("overlay", "copy"):
+            copied = mount.mode == "copy"
+            overlaid.append(Overlaid(mount.path, (folder,), writable=True, outside=True, copied=copied))
         else:
             bounds.append(Bound(mount.path, folder, volume=False, writable=mount.writable))
     return tuple(bounds), tuple(overlaid)

@@ -9,10 +9,10 @@ import zipfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from corral.backends.embedded.registries import Registries, find_registries_of
-from corral.backends.embedded.registries.registry import MISSING
+from corral.backends.embedded.pipoutput import Tell, Watched, explain
+from corral.backends.embedded.registries import find_registries_of
 from corral.client.sandbox import AsyncSandbox
-from corral.errors import BackendUnavailableError, SpecError
+from corral.errors import BackendUnavailableError
 from corral.protocol import SandboxPrimitives
 from corral.results import ExecResult
 from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
@@ -20,9 +20,8 @@ from corral.spec import Lifetime, NetworkPolicy, Resources, Spec
 _SECONDS = 800.0
 _MAX_BYTES = 12 << 30
 _RESOURCES = Resources(cpus=2, memory_bytes=2 << 30, disk_bytes=16 << 30, processes=512, inodes=1_000_000).as_usual()
-_HINT = "check the names and versions; a package needs a wheel for this Python, or a source that builds here"
-_REASON_LINES = 3
-_REASON_LENGTH = 500
+_RETRIES = "2"
+"""Fewer than pip's own five: an index that does not answer takes 15 seconds each time."""
 _NO_PIP = 77
 _PIP_AT = "/tmp/pip.zip"
 
@@ -49,15 +48,15 @@ Make = Callable[[Spec], Awaitable[SandboxPrimitives]]
 
 
 async def resolve_in_sandbox(
-    make: Make, packages: tuple[str, ...], folder: Path, *, hosts: tuple[str, ...] = ()
+    make: Make, packages: tuple[str, ...], folder: Path, *, hosts: tuple[str, ...] = (), tell: Tell
 ) -> bool:
     """Put the wheels of these packages and of all that they need into a folder. True if any was built from source.
 
-    `hosts` may be reached beside the registries.
+    `hosts` may be reached beside the registries. `tell` gets what pip is doing.
 
     Raises:
         SpecError: pip can't find or build one.
-        BackendUnavailableError: there is no pip; or as `create`.
+        BackendUnavailableError: an index can't be reached, or there is no pip; or as `create`.
     """
     spec = Spec(
         network=NetworkPolicy("packages", hosts),
@@ -68,25 +67,27 @@ async def resolve_in_sandbox(
     async with contextlib.AsyncExitStack() as stack:
         box = AsyncSandbox.around(await make(spec))
         await stack.enter_async_context(box)
-        quiet = ["--quiet", "--no-input", "--no-cache-dir"]
+        usual = ["--no-input", "--no-cache-dir", "--no-color", "--progress-bar=off", "--disable-pip-version-check"]
+        usual += ["--retries", _RETRIES]
+        watched = Watched(tell)
         # Only wheels first: this also says whether any had to be built.
-        done = await _pip(box, "download", *quiet, "--only-binary=:all:", "--dest", "wheels", "--", *packages)
+        done = await _pip(box, watched, "download", *usual, "--only-binary=:all:", "--dest", "wheels", "--", *packages)
         built = not done.ok
         if built:
-            done = await _pip(box, "wheel", *quiet, "--prefer-binary", "--wheel-dir", "built", "--", *packages)
+            done = await _pip(box, watched, "wheel", *usual, "--prefer-binary", "--wheel-dir", "built", "--", *packages)
         if not done.ok:
-            raise _explain(done, packages, await find_registries_of(spec.network))
+            raise explain(done, packages, await find_registries_of(spec.network))
         await box.exec(["mkdir", "-p", "wheels", "built"])
         await box.files.download("built" if built else "wheels", folder, max_bytes=_MAX_BYTES)
     return built
 
 
-async def _pip(box: AsyncSandbox, *arguments: str) -> ExecResult:
+async def _pip(box: AsyncSandbox, watched: Watched, *arguments: str) -> ExecResult:
     command = ["python3", "-I", "-c", _PIP, *arguments]
-    done = await box.exec(command)
+    done = await box.exec(command, on_output=watched.take)
     if done.exit_code == _NO_PIP:
         await box.files.write(_PIP_AT, _pack_pip())
-        done = await box.exec(command)
+        done = await box.exec(command, on_output=watched.take)
     return done
 
 
@@ -106,22 +107,3 @@ def _pack_pip() -> bytes:
             if path.is_file() and path.suffix != ".pyc":
                 archive.write(path, Path("pip", path.relative_to(root)))
     return target.getvalue()
-
-
-def _explain(done: ExecResult, packages: tuple[str, ...], registries: Registries) -> SpecError:
-    """The error, with what to do: if pip was led to a host that is not permitted, that is the reason."""
-    missing = [f"{each.url} is {each.note}" for each in registries.sources if each.note.startswith(MISSING)]
-    if done.denied:
-        asked = ", ".join(dict.fromkeys(map(str, done.denied)))
-        hosts = ",".join(dict.fromkeys(map(str, done.denied)))
-        hint = f"an index of yours links to another host; permit it: network='packages,{hosts}'"
-        return SpecError(
-            f"packages={list(packages)} can't be installed: {asked} can't be reached", op="create", hint=hint
-        )
-    if done.timed_out:
-        return SpecError(f"packages={list(packages)} can't be installed: pip timed out", op="create", hint="try again")
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    marked = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    reason = " ".join(marked[-1:] or lines[-_REASON_LINES:])[-_REASON_LENGTH:] or f"pip ended with {done.exit_code}"
-    hint = "; ".join([*missing, _HINT])
-    return SpecError(f"packages={list(packages)} can't be installed: {reason}", op="create", hint=hint)

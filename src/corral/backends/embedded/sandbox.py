@@ -13,15 +13,18 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from corral.backends.embedded import certificates, recorded, seam, settings, window, withheld
 from corral.backends.embedded.dialling import dial
 from corral.backends.embedded.files import AgentClient, EmbeddedFiles
+from corral.backends.embedded.origins import find_origin
 from corral.backends.embedded.process import EmbeddedProcess, describe, get_pump, spawn
 from corral.backends.embedded.registries import find_registries_of
 from corral.backends.embedded.seam import mapped
+from corral.base.changes import Origin
 from corral.base.process import Clear
 from corral.client.sandbox import AsyncSandbox
 from corral.engine import sweep, wire
@@ -104,7 +107,7 @@ class EmbeddedSandbox(SandboxPrimitives):
     """A sandbox of the engine, as `corral.protocol.SandboxPrimitives`."""
 
     exposes = "dial"
-    maker: Callable[[Spec], Awaitable[EmbeddedSandbox]] | None = None
+    maker: Callable[..., Awaitable[EmbeddedSandbox]] | None = None
     """Creates another one, for a fork."""
 
     def __init__(
@@ -391,7 +394,8 @@ class EmbeddedSandbox(SandboxPrimitives):
     async def fork(self, spec: Spec | None = None) -> AsyncSandbox:
         assert self.maker is not None  # set by the backend
         snapshot_id = await self.snapshot_for_fork()
-        made = await make_from(self._data_folder, self.maker, spec or as_another(self.spec), snapshot_id)
+        make = partial(self.maker, parent_id=self.id)
+        made = await make_from(self._data_folder, make, spec or as_another(self.spec), snapshot_id)
         return AsyncSandbox.around(made, event="created")
 
     async def snapshot_for_fork(self) -> str:
@@ -492,6 +496,9 @@ class EmbeddedSandbox(SandboxPrimitives):
         bundle = await asyncio.to_thread(certificates.make_bundle, authority.certificate)
         await self._files.write(OWN_CERTIFICATES, bundle)
         await self._files.write(OWN_AUTHORITY, authority.certificate)
+
+    async def find_origin(self, path: str | None) -> Origin:
+        return await asyncio.to_thread(find_origin, self._data_folder, self.id, path)
 
     def count_denials(self) -> int:
         return denials.count(self._denials)

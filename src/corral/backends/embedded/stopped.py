@@ -49,7 +49,7 @@ async def work_on_stopped(
 
     found = keepers.find(data_folder, sandbox_id, op=op)
     with mapped(sandbox_id=found.sandbox_id, op=op):
-        return await _finished(lambda: locked(found.folder), lost)
+        return await finished(lambda: locked(found.folder), lost)
 
 
 @contextlib.contextmanager
@@ -67,7 +67,7 @@ def _holding(folder: Path) -> Iterator[None]:
         yield
 
 
-async def _finished(work: Callable[[], T], lost: Callable[[T], object] | None) -> T:
+async def finished(work: Callable[[], T], lost: Callable[[T], object] | None) -> T:
     """Run in a thread, which can't be cancelled: a cancelled call waits for it, so that nothing happens afterwards."""
     working = asyncio.get_running_loop().run_in_executor(None, work)
     try:

@@ -48,6 +48,7 @@ def make_settings(spec: Spec, registries: Registries, *, before: GateSettings | 
             site_packages=None if authority is None else withheld.find_site_packages(),
             limits=GateLimits(**asdict(policy.limits)),
             upstream=_find_upstream() if policy.mode != "none" else Upstream(),
+            hostname=spec.hostname,
             described=policy.describe(),
         )
     except SettingsError as error:

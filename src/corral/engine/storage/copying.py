@@ -54,14 +54,15 @@ class TreeCopy:
     files that the code has locked (as root, or with CAP_DAC_OVERRIDE in a user namespace).
     """
 
-    def __init__(self, source: str, target: str, *, owners: bool) -> None:
+    def __init__(self, source: str, target: str, *, owners: bool, limit_bytes: int | None = None) -> None:
         self._source = source
         self._target = target
         self._owners = owners
+        self._left_bytes = limit_bytes
         self._linked: dict[tuple[int, int], bytes] = {}
 
     def run(self) -> None:
-        """Copy it; the target's folder exists and is empty. Raises: OSError."""
+        """Copy it; the target's folder exists and is empty. Raises: OSError, with EFBIG for more than the limit."""
         waiting, done = [b""], []
         while waiting:
             folder = waiting.pop()
@@ -124,8 +125,13 @@ class TreeCopy:
 
     def _copy_file(self, reader: int, writer: int, name: bytes) -> None:
         with opened(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=reader)) as source:
-            if not stat.S_ISREG(os.fstat(source).st_mode):
+            found = os.fstat(source)
+            if not stat.S_ISREG(found.st_mode):
                 return  # replaced meanwhile, although everything should be frozen
+            if self._left_bytes is not None:
+                self._left_bytes -= found.st_blocks * 512
+                if self._left_bytes < 0:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with opened(os.open(name, flags, 0o600, dir_fd=writer)) as target:
                 _copy_content(source, target)

@@ -1,12 +1,9 @@
-"""Who may see a preview: the tokens of links, signed links with an end, keys, and sandboxes that are public."""
+"""Who may see a preview: those with a token, a signed link or a key, and everybody if the sandbox is public."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
 import hmac
-import re
 import time
 import weakref
 from collections.abc import Callable
@@ -16,99 +13,18 @@ from aiohttp import web
 
 from corral.client import peers
 from corral.server.auth import PREFIX, QUERY_KEY, Doorkeeper, Keyring, find_key
-from corral.server.faults import Fault, too_many
+from corral.server.faults import Fault
 from corral.server.living import Sandboxes
 from corral.server.preview.heads import COOKIE, TOKEN_HEADER
-from corral.server.preview.places import Place, new_token
-from corral.server.routing import Identity, Scope
-from corral.server.store.database import Database
-from corral.server.store.rows import PreviewLink, Sandbox, load_all
+from corral.server.preview.links import SCOPE, Links, make_token
+from corral.server.preview.places import Place
+from corral.server.routing import Identity
+from corral.server.store.rows import PreviewLink, Sandbox
 
-MAX_LINKS = 1000
-"""Signed links of one sandbox that are valid at the same time."""
-LONGEST_SECONDS = 24 * 3600
-_TOKEN = re.compile(r"([1-9][0-9]{0,4})\.([A-Za-z0-9_-]{43})", re.ASCII)
-_SCOPE: Scope = "run"
 _PRIVATE = (
     f"this preview is private: send its token in the header {TOKEN_HEADER}, or as ?{QUERY_KEY}=TOKEN, "
     "or use a signed link, or an API key"
 )
-
-
-def make_token(row: Sandbox, *, key_id: str, port: int) -> str:
-    """The token of a port: it is valid as long as the key, and the sandbox's secret."""
-    text = f"v1:preview:{key_id}:{port}".encode()
-    digest = hmac.new(row.signing_key, text, hashlib.sha256).digest()
-    return f"{port}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
-
-
-def port_of_token(token: str) -> int | None:
-    """The port that a token says it is for; None if it is no such token."""
-    found = _TOKEN.fullmatch(token)
-    return int(found[1]) if found is not None else None
-
-
-class Links:
-    """Signed links. They survive a restart, and end at their time, with their key, or when a client ends them."""
-
-    def __init__(self, database: Database, keyring: Keyring) -> None:
-        self._database = database
-        self._keyring = keyring
-        self._known: dict[str, tuple[PreviewLink, float]] = {}
-        for link in load_all(PreviewLink, database):
-            self._keep(link)
-        self._drop_ended()
-
-    def _keep(self, link: PreviewLink) -> None:
-        # Both clocks must agree that it has not ended: the wall clock may be set back.
-        self._known[link.id] = (link, time.monotonic() + max(0.0, link.expires_at - time.time()))
-
-    def _drop_ended(self) -> None:
-        for link, _ in list(self._known.values()):
-            if not self.is_valid(link):
-                self.end(link)
-
-    def create(self, row: Sandbox, *, port: int, key_id: str, seconds: int, user: int | None) -> str:
-        """A new link; returns its token. Raises: Fault 429 if the sandbox has too many."""
-        self._drop_ended()
-        if sum(link.sandbox_id == row.id for link, _ in self._known.values()) >= MAX_LINKS:
-            raise too_many(f"the sandbox has {MAX_LINKS} signed links", 60.0)
-        token = new_token()
-        link = PreviewLink(
-            id=_digest(token), sandbox_id=row.id, port=port, key_id=key_id, user=user, expires_at=time.time() + seconds
-        )
-        link.save(self._database)
-        self._keep(link)
-        return token
-
-    def find(self, token: str) -> PreviewLink | None:
-        """The link of a token, if it is valid. Looked up by a digest, so that its time says nothing."""
-        link, _ = self._known.get(_digest(token), (None, 0.0))
-        return link if link is not None and self.is_valid(link) else None
-
-    def is_valid(self, link: PreviewLink) -> bool:
-        """Whether a link has not ended."""
-        known, ends = self._known.get(link.id, (None, 0.0))
-        return (
-            known is not None
-            and time.monotonic() < ends
-            and time.time() < link.expires_at
-            and self._keyring.may_use(link.key_id, _SCOPE)
-        )
-
-    def of_user(self, sandbox_id: str, port: int) -> list[PreviewLink]:
-        """Valid links to a port that permit a user of this machine to use its address."""
-        links = [link for link, _ in self._known.values() if (link.sandbox_id, link.port) == (sandbox_id, port)]
-        return [link for link in links if link.user is not None and self.is_valid(link)]
-
-    def end(self, link: PreviewLink) -> None:
-        """End a link."""
-        self._known.pop(link.id, None)
-        link.erase(self._database)
-
-    def forget(self, sandbox_id: str) -> None:
-        """The sandbox was deleted, and its rows with it."""
-        self._known = {key: each for key, each in self._known.items() if each[0].sandbox_id != sandbox_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +82,8 @@ class Access:
         if identity is not None:
             if row is None or row.organisation_id != identity.organisation_id:
                 raise Fault(404, "sandbox not found")
-            if _SCOPE not in identity.scopes:
-                raise Fault(403, f"the API key lacks the scope {_SCOPE!r}")
+            if SCOPE not in identity.scopes:
+                raise Fault(403, f"the API key lacks the scope {SCOPE!r}")
             return Admitted(row=row, identity=identity, still=lambda: self._keyring.is_valid(identity), ours=ours)
         if row is None:
             return None
@@ -188,7 +104,9 @@ class Access:
         query = request.query.getall(QUERY_KEY, [])
         if len(headers) > 1 or len(query) > 1:
             raise Fault(400, "the request has more than one token")
-        cookies = [pair for line in request.headers.getall("Cookie", []) for pair in line.split(";")]
+        # Browsers send cookies also for requests of other previews, if all are below one domain.
+        lines = request.headers.getall("Cookie", []) if _is_of_the_page_itself(request) else []
+        cookies = [pair for line in lines for pair in line.split(";")]
         kept = [value.strip() for name, _, value in (pair.partition("=") for pair in cookies) if name.strip() == COOKIE]
         return [*((each, False) for each in headers), *((each, True) for each in query),
                 *((each, False) for each in kept[:4])]  # fmt: skip
@@ -208,15 +126,14 @@ class Access:
             return self._by_link(row, link, ours, cookie=given if is_query else None, cookie_seconds=seconds)
         key_id = self._signer(row, port, given)
         if key_id is not None:
-            identity = Identity(key_id=key_id, organisation_id=row.organisation_id, scopes=frozenset({_SCOPE}))
             return Admitted(
-                row=row, identity=identity, ours=ours, cookie=given if is_query else None,
+                row=row, identity=_of_links(key_id, row), ours=ours, cookie=given if is_query else None,
                 still=lambda: self._signer(row, port, given) is not None,
             )  # fmt: skip
         identity_of_key = self._keyring.identify(given) if is_query else None
         if identity_of_key is None or row.organisation_id != identity_of_key.organisation_id:
             return None
-        if _SCOPE not in identity_of_key.scopes:
+        if SCOPE not in identity_of_key.scopes:
             return None
         # A key in the query, as for websockets of the API. The cookie gets what the key could have made, not the key.
         token = make_token(row, key_id=identity_of_key.key_id, port=port)
@@ -242,9 +159,8 @@ class Access:
         self, row: Sandbox, link: PreviewLink, ours: frozenset[str], *, cookie: str | None = None,
         cookie_seconds: int | None = None,
     ) -> Admitted:  # fmt: skip
-        identity = Identity(key_id=link.key_id, organisation_id=row.organisation_id, scopes=frozenset({_SCOPE}))
         return Admitted(
-            row=row, identity=identity, still=lambda: self.links.is_valid(link), cookie=cookie,
+            row=row, identity=_of_links(link.key_id, row), still=lambda: self.links.is_valid(link), cookie=cookie,
             cookie_seconds=cookie_seconds, ours=ours,
         )  # fmt: skip
 
@@ -278,15 +194,16 @@ class Access:
         return self._users[transport]
 
 
+def _of_links(key_id: str, row: Sandbox) -> Identity:
+    """Those who have links of a key share limits of their own: they must not delay the key's own requests."""
+    return Identity(key_id=f"links:{key_id}", organisation_id=row.organisation_id, scopes=frozenset({SCOPE}))
+
+
 def _is_of_the_page_itself(request: web.Request) -> bool:
-    """Whether no other page has sent it: that could not know a token, but an address can be guessed."""
+    """Whether no other page has sent it: it knows no token, but it may know an address, or a host that has a cookie."""
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2] != request.host:
         return False
     site = request.headers.get("Sec-Fetch-Site", "none")
     is_visit = request.method in ("GET", "HEAD") and request.headers.get("Sec-Fetch-Mode") == "navigate"
     return site in ("none", "same-origin") or is_visit
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

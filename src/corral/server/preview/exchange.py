@@ -25,6 +25,7 @@ from corral.server.preview.heads import (
     response_fields,
     write_request,
 )
+from corral.server.preview.redirects import keep_below
 from corral.server.preview.upstream import Upstream
 from corral.server.sockets import cut_off
 
@@ -78,6 +79,9 @@ class Exchange:
 
     def _head(self) -> bytes:
         request = self._request
+        codings = request.headers.getall(hdrs.TRANSFER_ENCODING, [])
+        if codings and [each.lower() for each in codings] != ["chunked"]:
+            raise Fault(400, "the Transfer-Encoding of the request is not 'chunked' alone")
         length = None
         if request.body_exists:
             length = -1 if request.content_length is None else request.content_length
@@ -106,6 +110,7 @@ class Exchange:
                 head = await upstream.head()
             if head.status == 101 and not self._is_switch(head):
                 raise MalformedError("it switched to a protocol that was not asked for")
+            answer = Answer(head, self._fields(head), upgrade=head.status == 101)
         except TimeoutError:
             await _end(sending)
             raise Fault(504, f"the program on port {self._port} did not respond") from None
@@ -118,10 +123,25 @@ class Exchange:
             raise
         try:
             if head.status == 101:
-                return await self._tunnel(upstream, head)
-            return await self._respond(upstream, head, sending)
+                return await self._tunnel(upstream, answer)
+            return await self._respond(upstream, head, answer, sending)
         finally:
             await _end(sending)
+
+    def _fields(self, head: Head) -> list[tuple[str, str]]:
+        """What the client gets of a head. Raises: MalformedError."""
+        fields = response_fields(head, shared_origin=self._shared)
+        way = self._route
+        if not self._shared:
+            if way.host_is_secret and not head.get("referrer-policy"):
+                fields.append(("Referrer-Policy", "same-origin"))  # browsers tell other sites the host, by default
+            return fields
+        kept = [
+            (name, keep_below(way.prefix, value, target=self._target, scheme=way.scheme, host=way.host))
+            if name.lower() == "location" else (name, value)
+            for name, value in fields
+        ]  # fmt: skip
+        return [*kept, ("Content-Security-Policy", SANDBOXED), ("Referrer-Policy", "no-referrer")]
 
     def _is_switch(self, head: Head) -> bool:
         return self.is_websocket and [value.lower() for value in head.get("upgrade")] == ["websocket"]
@@ -142,12 +162,10 @@ class Exchange:
         except Exception:  # noqa: BLE001 - whatever aiohttp says of a malformed or broken body
             upstream.give_up()
 
-    async def _respond(self, upstream: Upstream, head: Head, sending: asyncio.Task[None] | None) -> web.StreamResponse:
+    async def _respond(
+        self, upstream: Upstream, head: Head, answer: Answer, sending: asyncio.Task[None] | None
+    ) -> web.StreamResponse:
         request = self._request
-        fields = response_fields(head, shared_origin=self._shared, prefix=self._route.prefix)
-        if self._shared:
-            fields += [("Content-Security-Policy", SANDBOXED), ("Referrer-Policy", "no-referrer")]
-        answer = Answer(head, fields)
         if is_upgrade(request) or (sending is not None and not sending.done() and request.body_exists):
             answer.force_close()  # what still comes must not be taken for another request
         await answer.prepare(request)
@@ -166,11 +184,9 @@ class Exchange:
                     cut_off(request.transport)
         return answer
 
-    async def _tunnel(self, upstream: Upstream, head: Head) -> web.StreamResponse:
+    async def _tunnel(self, upstream: Upstream, answer: Answer) -> web.StreamResponse:
         """Bytes both ways, until one side has ended."""
         request = self._request
-        fields = response_fields(head, shared_origin=self._shared)
-        answer = Answer(head, fields, upgrade=True)
         await answer.prepare(request)
         inbox = Inbox(request.protocol)
         request.protocol.set_parser(inbox)  # type: ignore[arg-type] # it is fed as aiohttp's own parser of frames is

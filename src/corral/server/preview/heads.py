@@ -97,11 +97,8 @@ def named_by_connection(fields: Fields) -> set[str]:
     return {token.strip().lower() for value in values for token in value.split(",")} | _HOP_BY_HOP
 
 
-def response_fields(head: Head, *, shared_origin: bool, prefix: str = "") -> list[tuple[str, str]]:
-    """The fields of a response that clients get; framing is added by the server.
-
-    At a shared origin, redirects to a path begin with `prefix`.
-    """
+def response_fields(head: Head, *, shared_origin: bool) -> list[tuple[str, str]]:
+    """The fields of a response that clients get; framing is added by the server."""
     left_out = named_by_connection(head.fields) | _FRAMING | _BEYOND_ITS_ORIGIN
     if shared_origin:
         left_out |= _OF_THE_SHARED_ORIGIN
@@ -114,8 +111,6 @@ def response_fields(head: Head, *, shared_origin: bool, prefix: str = "") -> lis
             value = own_cookie(value)  # noqa: PLW2901 - the same, kept to its origin
             if not value:
                 continue
-        elif lower == "location" and prefix and value.startswith("/") and not value.startswith("//"):
-            value = prefix + value  # noqa: PLW2901 - the same, seen from outside
         kept.append((name, value))
     return kept
 
@@ -138,6 +133,8 @@ class Route:
     host: str
     prefix: str = ""
     """The part of the path that was cut off."""
+    host_is_secret: bool = False
+    """The host has the token of a signed link."""
 
 
 def request_fields(
@@ -149,7 +146,7 @@ def request_fields(
     the server's. `length` is that of the body: None if there is none, below 0 if it is not known.
     """
     given = list(fields)
-    left_out = named_by_connection(given) | _FRAMING | _OURS | _FORWARDED | set(ours) | {"x-forwarded-for"}
+    left_out = (named_by_connection(given) - {"host"}) | _FRAMING | _OURS | _FORWARDED | set(ours) | {"x-forwarded-for"}
     kept: list[tuple[str, str]] = []
     for name, value in given:
         lower = name.lower()

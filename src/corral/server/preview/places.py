@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote_plus
@@ -20,7 +21,7 @@ from aiohttp import web
 
 from corral.server.auth import QUERY_KEY, find_host, host_name
 from corral.server.faults import Fault
-from corral.server.preview.addresses import Addresses
+from corral.server.store.rows import Preview
 
 PATH = "/preview/"
 LOCAL_DOMAIN = "localhost"
@@ -64,14 +65,14 @@ def new_token() -> str:
 class Places:
     """Finds the place of a request."""
 
-    def __init__(self, addresses: Addresses, *, domain: str | None) -> None:
+    def __init__(self, addresses: Mapping[str, Preview], *, domain: str | None) -> None:
         self._addresses = addresses
         self._domains = tuple("." + each for each in (domain, LOCAL_DOMAIN) if each)
 
     def find(self, request: web.Request) -> Place | None:
         """None if the request is not for a preview. Raises: Fault, if it is for one that can't be."""
         own = request.transport.get_extra_info("sockname") if request.transport is not None else None
-        preview = self._addresses.find(own[0]) if own else None
+        preview = self._addresses.get(own[0]) if own else None
         if own and preview is not None:
             host = find_host(request)
             if host not in (f"{own[0]}:{own[1]}", own[0] if own[1] == 80 else None):
@@ -107,7 +108,7 @@ def target_of(request: web.Request, place: Place) -> str:
     Raises: Fault 400 for a target that is no path.
     """
     path, mark, query = request.raw_path.partition("?")
-    if not path.startswith("/") or not path.startswith(place.prefix):
+    if not path.startswith("/") or not path.startswith(place.prefix) or "#" in request.raw_path:
         raise Fault(400, "the target of the request is not a path")
     path = path.removeprefix(place.prefix) or "/"
     pairs = [pair for pair in query.split("&") if unquote_plus(pair.partition("=")[0]) != QUERY_KEY]

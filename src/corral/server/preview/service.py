@@ -15,11 +15,12 @@ from corral.server import log
 from corral.server.auth import Doorkeeper, Guard, Keyring, host_name
 from corral.server.faults import Fault
 from corral.server.living import Sandboxes
-from corral.server.preview.access import Access, Admitted, Links
+from corral.server.preview.access import Access, Admitted
 from corral.server.preview.addresses import Addresses
 from corral.server.preview.exchange import Exchange, is_upgrade
 from corral.server.preview.heads import COOKIE
 from corral.server.preview.heads import Route as Way
+from corral.server.preview.links import Links
 from corral.server.preview.places import PATH, Place, Places, target_of
 from corral.server.routing import SANDBOX, Route
 from corral.server.settings import ServerSettings
@@ -64,10 +65,11 @@ class Previews:
         self._settings = settings
         self._sandboxes = sandboxes
         self._guard = guard
-        self.addresses = Addresses(database)
+        self.addresses = Addresses(database, sandboxes)
         self.links = Links(database, keyring)
         self.access = Access(keyring=keyring, sandboxes=sandboxes, links=self.links, door=door)
-        self._places = Places(self.addresses, domain=settings.preview_domain)
+        self.places = Places(self.addresses.given, domain=settings.preview_domain)
+        """Tells which requests are for previews."""
         self._tunnels: set[asyncio.BaseTransport | None] = set()
         self._stopping = False
         sandboxes.listeners.append(self._forget)
@@ -113,10 +115,6 @@ class Previews:
 
     # Requests.
 
-    def find(self, request: web.Request) -> Place | None:
-        """The preview that a request is for; None if it is for the server itself. Raises: Fault."""
-        return self._places.find(request)
-
     async def admit(self, request: web.Request, place: Place) -> Admitted:
         """Raises: Fault, without access."""
         if place.form == "path":
@@ -130,10 +128,17 @@ class Previews:
         row = admitted.row
         request[SANDBOX] = row.id
         target = target_of(request, place)
-        if admitted.cookie is not None and _is_visit(request):
-            return self._settle(request, place, admitted, target)
-        scheme = urlsplit(self._guard.base_url(request)).scheme
-        way = Way(client=request.remote or "unknown", scheme=scheme, host=place.host, prefix=place.prefix)
+        if _is_visit(request):
+            if admitted.cookie is not None:
+                return self._settle(request, place, admitted, target)
+            if place.prefix == request.rel_url.raw_path:  # what the page loads is relative to its folder
+                return web.Response(status=307, headers={"Location": place.prefix + target, **_PAGE_HEADERS})
+        base = urlsplit(self._guard.base_url(request))
+        host = base.netloc if place.form == "path" else place.host
+        way = Way(
+            client=request.remote or "unknown", scheme=base.scheme, host=host, prefix=place.prefix,
+            host_is_secret=place.form == "host" and place.token is not None,
+        )  # fmt: skip
         exchange = Exchange(request, target=target, route=way, ours=admitted.ours, port=place.port)
         activity = request.headers.get(_SKIP_ACTIVITY) != "true"
         if row.state not in ("started", "resizing"):

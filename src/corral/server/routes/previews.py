@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.server import dto
 from corral.server.faults import not_found
-from corral.server.preview.access import make_token, port_of_token
+from corral.server.preview.links import make_token, port_of_token
 from corral.server.preview.places import parse_port
 from corral.server.routing import ApiCall, Table
 from corral.server.wire import control

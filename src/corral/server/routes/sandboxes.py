@@ -408,8 +408,9 @@ async def get_sandbox_signing_key(call: ApiCall) -> str:
 
 @TABLE.add("POST", _ONE + "/signing-key/rotate", scope="run")
 async def rotate_signing_key(call: ApiCall) -> str:
-    """Replace the key for signing URLs; URLs signed with the old one become invalid."""
+    """Replace the key for signing URLs; URLs signed with the old one become invalid, and so do links to ports."""
     sandbox = call.find_sandbox()
     sandbox.row.signing_key = new_signing_key()
     sandbox.save()
+    call.server.previews.links.end_all(sandbox.row.id)
     return signing_key(sandbox.row.signing_key, key_id=call.identity.key_id)

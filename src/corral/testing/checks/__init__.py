@@ -18,6 +18,7 @@ from corral.testing.checks import (  # noqa: F401 - imported to be registered
     sessions,
     transfer,
     tree,
+    volumes,
 )
 
 ALL = registered()

@@ -250,6 +250,7 @@ async def power_of_later_days_is_said(context: Context, box: AsyncSandbox) -> No
         "snapshot": box.snapshot, "fork": box.fork, "stop": box.stop, "pause": box.pause,
         "resume": box.resume, "resize": box.resize,
         "expose": lambda: box.expose(8000), "set_network": lambda: box.set_network("none"),
+        "diff": box.diff,
     }  # fmt: skip
     for name, call in calls.items():
         if name not in context.powers and not (name == "resume" and "pause" in context.powers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.testing.hostile.window.gates import look_at_gates
 from corral.testing.hostile.window.stage import NEIGHBOURS_POLICY
 from corral.testing.hostile.window.tools import opening, probe
 
@@ -35,7 +36,7 @@ for pid in (1, os.getppid()):
     attempts[f"trace {pid}"] = lambda pid=pid: kernel("ptrace", 16, pid, 0, 0)
     attempts[f"memory of {pid}"] = lambda pid=pid: open(f"/proc/{pid}/mem", "rb").close() if pid == 1 else None
 try_all(attempts, NOT_THERE)
-""")  # fmt: skip
+""", after=look_at_gates)  # fmt: skip
 
 OTHER_DOORS = probe("look-for-other-doors-of-the-gate", _OUTSIDE, r"""
 works()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-from pathlib import Path
 
 from corral.errors import CorralError
 from corral.spec import NetworkLimits, NetworkPolicy
 from corral.testing.hostile.probe import Finding, Scene, breached, held, unproven
+from corral.testing.hostile.window.gates import find_gates, resident_bytes
 from corral.testing.hostile.window.stage import POLICY
 from corral.testing.hostile.window.tools import opening, probe
 
@@ -68,7 +66,7 @@ held(f"{passed_count} of 10000 went through in {time.monotonic() - began:.0f} s"
 
 async def _weigh_the_gate(scene: Scene) -> Finding | None:
     """What a program that does not read keeps waiting, the gate must not hold in memory."""
-    heaviest = max((_resident_bytes(pid) for pid in _find_gates()), default=0)
+    heaviest = max((resident_bytes(pid) for pid in find_gates()), default=0)
     if not heaviest:
         return unproven("no process of a gate was found")
     return breached(f"a gate takes {heaviest >> 20} MiB") if heaviest > _MOST_GATE_BYTES else None
@@ -190,21 +188,3 @@ SWITCHED = probe(
     "keep-connections-whose-permission-was-withdrawn", "a new policy ends what it no longer permits", 'held("ready")',
     make=opening(*POLICY), after=_switch, timeout=30,
 )  # fmt: skip
-
-
-def _find_gates() -> list[int]:
-    """Processes of gates, by the name that they give themselves, below this one."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            if (entry / "comm").read_text().startswith("corral-gate") or b"corral-gate" in (
-                entry / "cmdline"
-            ).read_bytes():
-                found.append(int(entry.name))
-    return found
-
-
-def _resident_bytes(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0

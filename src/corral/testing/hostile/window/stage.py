@@ -31,6 +31,7 @@ METADATA, METADATA_6, INNER = "169.254.169.254", "fd00:ec2::254", "10.0.0.1"
 POLICY: Final = (
     "good.test", "other.test:443", "*.wild.test", "rebind.test", "mixed.test", "metadata.test", "metadata6.test",
     "inner.test", "mapped.test", "translated.test", "loopback.test", "own.test", "zero.test", "shared.test",
+    "cloud.test", "sixtofour.test",
 )  # fmt: skip
 """What the attacked sandbox may reach, for the most part."""
 NEIGHBOURS_POLICY: Final = ("neighbour.test",)
@@ -42,12 +43,14 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "good.test": (GOOD,), "other.test": (OTHER,), "neighbour.test": (EVIL,),
     "metadata.test": (METADATA,), "metadata6.test": (METADATA_6,), "inner.test": (INNER,), "zero.test": ("0.0.0.0",),
     "mapped.test": (f"::ffff:{METADATA}",), "translated.test": ("64:ff9b::a9fe:a9fe",), "loopback.test": ("127.0.0.1",),
+    "cloud.test": ("168.63.129.16",), "sixtofour.test": ("2002:a9fe:a9fe::1",),
     "own.test": (OWN_ADDRESS, OWN_ADDRESS_6), "shared.test": ("100.100.100.200",),
     SECRET_HOST: ("93.184.215.17",), ELSE_HOST: ("93.184.215.18",),
 }  # fmt: skip
 _FORBIDDEN: Final = (
     (METADATA, 80), ("169.254.170.2", 80), (INNER, 80), (INNER, 443), ("172.17.0.1", 2375), ("192.168.1.1", 80),
-    ("100.100.100.200", 80), (METADATA_6, 80), (EVIL, 80), (EVIL, 443), (EVIL, 7000), (OTHER, 80),
+    ("100.100.100.200", 80), ("168.63.129.16", 80), ("2002:a9fe:a9fe::1", 80), ("64:ff9b::a9fe:a9fe", 80),
+    (METADATA_6, 80), (EVIL, 80), (EVIL, 443), (EVIL, 7000), (OTHER, 80),
 )  # fmt: skip
 _PERMITTED: Final = (
     ("good.test", GOOD, 80), ("good.test", GOOD, 443), ("good.test", GOOD, 7000), ("good.test", GOOD, 8080),

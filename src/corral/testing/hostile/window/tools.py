@@ -91,6 +91,13 @@ def works(port=80):
         say("unproven", f"nothing is reached through this window: {answer[:200]!r}")
 
 
+def still_works():
+    "The same after an attack, which must not have broken it."
+    answer = talk(("good.test", 80), GET % b"works", seconds=10) or b""
+    if b"found" not in answer:
+        breached(f"nothing is reached any more: {answer[:200]!r}")
+
+
 def passed(answer):
     "True for an answer that came from a server of the world."
     return answer is not None and (b"found" in answer or b"HTTP/1.1 200" in answer or answer.startswith(b"\5\0\5\0"))
@@ -112,13 +119,13 @@ def probe(name: str, why: str, code: str, **more: Any) -> Probe:
 
 
 def opening(
-    *hosts: str, mode: str = "allow", limits: NetworkLimits | None = None, **more: Any
+    *hosts: str, mode: str = "allow", limits: NetworkLimits | None = None, roomy: bool = False
 ) -> Callable[[], AbstractAsyncContextManager[AsyncSandbox]]:
     """How to open a sandbox with a policy."""
 
     def make() -> AsyncSandbox:
         policy = NetworkPolicy(mode, hosts, limits or NetworkLimits(attempts_per_second=200.0))  # type: ignore[arg-type]
-        return AsyncSandbox(resources=ROOMY if more.pop("roomy", False) else RESOURCES, network=policy, **more)
+        return AsyncSandbox(resources=ROOMY if roomy else RESOURCES, network=policy)
 
     return make
 
