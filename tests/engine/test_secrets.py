@@ -294,7 +294,12 @@ def test_secrets_over_a_sandboxs_life(on_ground: Run) -> None:
         with Sandbox.connect("life") as box:
             box.exec(ASK)
             tell(adopted=sent(api), kept=box.exec("printenv KEY").stdout.strip() == placeholder)
-            box.set_network([*NETWORK, "more.example.org"])
+            with Sandbox.connect("life") as handle:
+                box.set_network([*NETWORK, "more.example.org"])
+                handle.set_secrets([Secret("KEY", CANARY, ["api.example.org"], "X-Key")])
+                box.set_network([*NETWORK, "more.example.org"])
+                tell(changed=[str(handle.spec.network), Sandbox.connect("life").spec.secrets[0].header])
+                box.set_secrets([Secret("KEY", CANARY, ["api.example.org"])])
             box.exec(ASK)
             tell(after_network=sent(api)[1:])
             authority = box.files.read("/etc/corral/authority.pem")
@@ -323,6 +328,7 @@ def test_secrets_over_a_sandboxs_life(on_ground: Run) -> None:
     )
     assert "not known since the sandbox was stopped" in answer.pop("refused")
     assert answer == {
+        "changed": ["api.example.org,other.example.org,more.example.org", "X-Key"],
         "adopted": [CANARY], "kept": True, "after_network": [CANARY], "same_authority": True, "rotated": ["rotated"],
         "rules": [["api.example.org", 443, "secret"]], "another_authority": True, "again": ["again"],
         "more": ["more"], "same": True, "gone": [None], "variables": "/etc/ssl/certs/ca-certificates.crt",

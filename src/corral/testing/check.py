@@ -59,6 +59,7 @@ POWERS = frozenset(
         "resize",
         "dial",
         "expose",
+        "secrets",
         "set_network",
         "denials",
         "volumes",

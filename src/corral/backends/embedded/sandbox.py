@@ -438,19 +438,21 @@ class EmbeddedSandbox(SandboxPrimitives):
             self.spec = dataclasses.replace(self.spec, resources=resources)
 
     async def set_network(self, policy: NetworkPolicy) -> None:
-        spec = dataclasses.replace(self.spec, network=policy)
-        await self._change_window(spec, op="set_network")
+        await self._change_window(lambda now: dataclasses.replace(now, network=policy), op="set_network")
 
     async def set_secrets(self, secrets: Sequence[Secret]) -> None:
-        placed = place_secrets(secrets, placeholders(self.spec.secrets))
-        await self._change_window(dataclasses.replace(self.spec, secrets=placed), op="set_secrets")
+        def change(now: Spec) -> Spec:
+            return dataclasses.replace(now, secrets=place_secrets(secrets, placeholders(now.secrets)))
 
-    async def _change_window(self, spec: Spec, *, op: str) -> None:
+        await self._change_window(change, op="set_secrets")
+
+    async def _change_window(self, change: Callable[[Spec], Spec], *, op: str) -> None:
         """Another network policy, or other secrets. In force when this returns."""
         self._ensure_open()
-        registries = await find_registries_of(spec.network)
         with mapped(sandbox_id=self.id, op=op), self._noticing_stop(op):
             before = await self.ask_settings()
+            spec = change(self._look_again(before))
+            registries = await find_registries_of(spec.network)
             told = window.make_settings(spec, registries, before=before)
             env = certificates.with_authority(self._env | dict(registries.env), own=told.authority is not None)
             message = {
@@ -479,11 +481,19 @@ class EmbeddedSandbox(SandboxPrimitives):
         finally:
             wire.close_all(descriptors)
 
+    def _look_again(self, settings: GateSettings) -> Spec:
+        """The spec with the network and the secrets that it has now: other handles may have changed them."""
+        info = (read_state(self._folder) or {}).get("info")
+        if self._grip.owned or info is None:
+            return self.spec
+        network = window.policy_from(info["spec"].get("network"))
+        secrets = withheld.recall(withheld.read(info["spec"].get("secrets", ())), settings)
+        return dataclasses.replace(self.spec, network=network, secrets=secrets)
+
     async def recall(self) -> None:
         """Know the values of secrets again, in a sandbox that another process has made."""
         if self.spec.secrets:
-            secrets = withheld.recall(self.spec.secrets, await self.ask_settings())
-            self.spec = dataclasses.replace(self.spec, secrets=secrets)
+            self.spec = self._look_again(await self.ask_settings())
 
     async def renew_authority(self, authority: Authority) -> None:
         """As `show_authority`, in a sandbox whose programs may have spoiled its files: what that breaks is their own

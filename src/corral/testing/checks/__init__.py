@@ -15,6 +15,7 @@ from corral.testing.checks import (  # noqa: F401 - imported to be registered
     powers,
     process,
     search,
+    secrets,
     sessions,
     transfer,
     tree,

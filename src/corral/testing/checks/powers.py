@@ -244,13 +244,13 @@ async def missing_power_is_said(context: Context, box: AsyncSandbox) -> None:
 
 
 @check("CapabilityError", "Optional operations that a backend does not have raise CapabilityError",
-       raises="set_network:CapabilityError")  # fmt: skip
+       raises="set_network:CapabilityError set_secrets:CapabilityError")  # fmt: skip
 async def power_of_later_days_is_said(context: Context, box: AsyncSandbox) -> None:
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         "snapshot": box.snapshot, "fork": box.fork, "stop": box.stop, "pause": box.pause,
         "resume": box.resume, "resize": box.resize,
         "expose": lambda: box.expose(8000), "set_network": lambda: box.set_network("none"),
-        "diff": box.diff,
+        "diff": box.diff, "secrets": lambda: box.set_secrets([]),
     }  # fmt: skip
     for name, call in calls.items():
         if name not in context.powers and not (name == "resume" and "pause" in context.powers):

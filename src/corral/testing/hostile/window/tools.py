@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from corral.client.sandbox import AsyncSandbox
-from corral.spec import NetworkLimits, NetworkPolicy, Resources
+from corral.spec import NetworkLimits, NetworkPolicy, Resources, Secret
 from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held
 from corral.testing.hostile.run import RESOURCES
 from corral.testing.hostile.window.stage import POLICY
@@ -119,13 +119,17 @@ def probe(name: str, why: str, code: str, **more: Any) -> Probe:
 
 
 def opening(
-    *hosts: str, mode: str = "allow", limits: NetworkLimits | None = None, roomy: bool = False
+    *hosts: str,
+    mode: str = "allow",
+    limits: NetworkLimits | None = None,
+    roomy: bool = False,
+    secrets: Sequence[Secret] = (),
 ) -> Callable[[], AbstractAsyncContextManager[AsyncSandbox]]:
     """How to open a sandbox with a policy."""
 
     def make() -> AsyncSandbox:
         policy = NetworkPolicy(mode, hosts, limits or NetworkLimits(attempts_per_second=200.0))  # type: ignore[arg-type]
-        return AsyncSandbox(resources=ROOMY if roomy else RESOURCES, network=policy)
+        return AsyncSandbox(resources=ROOMY if roomy else RESOURCES, network=policy, secrets=secrets)
 
     return make
 
