@@ -150,6 +150,12 @@ with serving() as daytona:
             daytona.create(CreateSandboxFromImageParams(image=image))
         except Exception as error:
             said[name] = str(error)
+import venv
+venv.create("environment")
+(library,) = Path("environment/lib").glob("python*/site-packages")
+(library / "hello.py").write_text("version = '1.0'")
+with serving("--venv", "environment") as daytona:
+    tell(venv=daytona.create().process.code_run(code).result.strip())
 for name, text in said.items():
     with serving(*flags(r"(?<=corral serve )--package NAME", text)) as daytona:
         box = daytona.create()
@@ -164,6 +170,7 @@ for name, text in said.items():
         command=INSTALL,
         timeout=240,
     )
+    assert answer.pop("venv") == "1.0"
     assert answer == {f"{name}_{what}": "1.0" for name in ("named", "built") for what in ("package", "network", "kept")}
 
 
