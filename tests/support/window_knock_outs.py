@@ -61,6 +61,12 @@ WINDOW_KNOCK_OUTS = (
         says="2a11:ffff::1",
     ),
     KnockOut(
+        "local names, which are not looked up",
+        (Edit(JUDGE, 'if "." in name and not name.endswith(_LOCAL_SUFFIXES):', "if True:"),),
+        ("reach-inner-addresses-with-an-open-window",),
+        says="the host was asked for names",
+    ),
+    KnockOut(
         "the address that was judged",
         (
             Edit(
