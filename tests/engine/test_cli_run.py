@@ -162,7 +162,8 @@ def test_doctor_says_that_it_works(corral: Corral) -> None:
     assert "Sandboxes work here." in ended.stdout
     said = json.loads(corral("doctor", "--json", timeout=120).stdout)
     assert said["works"]
-    assert {finding["area"] for finding in said["findings"]} == {"machine", "sandboxes", "languages", "limits", "data"}
+    areas = {"machine", "sandboxes", "languages", "limits", "--network packages", "data"}
+    assert {finding["area"] for finding in said["findings"]} == areas
     (network,) = [finding for finding in said["findings"] if finding["subject"] == "network"]
     assert network["mark"] == "good", network
     assert max(len(line) for line in ended.stdout.splitlines()) <= 80
