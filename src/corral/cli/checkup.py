@@ -114,6 +114,7 @@ def _namespace_settings() -> list[Finding]:
 
 async def _engine() -> tuple[list[Finding], bool]:
     from corral.backends.embedded import report, settings
+
     try:
         engine = await asyncio.to_thread(report.examine, settings.default_data_folder())
     except (CorralError, OSError) as error:
