@@ -74,11 +74,11 @@ def test_a_name_keeps_its_address_and_an_old_one_is_forgotten() -> None:
     first = table.address_of("a.example")
     assert is_stand_in(first)
     assert table.address_of("a.example") == first
-    others = {table.address_of(f"{letter}.example") for letter in "bc"}
-    assert len({first, *others}) == 3
+    second, third = (table.address_of(f"{letter}.example") for letter in "bc")
+    assert len({first, second, third}) == 3
     assert table.name_of(first) == "a.example"  # used: so b is the oldest
     new = table.address_of("d.example")
-    assert new not in {first, *others}
+    assert new not in {first, second, third}
     assert table.name_of(first) == "a.example"
-    assert table.name_of(IPv4Address("198.18.0.2")) is None
-    assert table.name_of(IPv4Address("198.19.255.254")) is None
+    assert table.name_of(second) is None
+    assert len({NameTable().address_of("a.example") for _ in range(4)}) > 1  # another gate begins elsewhere
