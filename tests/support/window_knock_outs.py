@@ -140,6 +140,12 @@ WINDOW_KNOCK_OUTS = (
         says="evil.test",
     ),
     KnockOut(
+        "upgrades to protocols that can be followed",
+        (Edit("network/exchange.py", '.split(",")  # the server', '.split("\\n")  # the server'),),
+        ("name-another-host-in-a-request",),
+        says="H2C",
+    ),
+    KnockOut(
         "one length for each request",
         (Edit(HEADS, "if len(lengths) > 1 or len(codings) > 1 or (lengths and codings):", "if False:"),),
         ("smuggle-a-request-behind-another",),
