@@ -61,6 +61,12 @@ WINDOW_KNOCK_OUTS = (
         says="2a11:ffff::1",
     ),
     KnockOut(
+        "local names, which are not looked up",
+        (Edit(JUDGE, 'if "." in name and not name.endswith(_LOCAL_SUFFIXES):', "if True:"),),
+        ("reach-inner-addresses-with-an-open-window",),
+        says="the host was asked for names",
+    ),
+    KnockOut(
         "the address that was judged",
         (
             Edit(
@@ -132,6 +138,12 @@ WINDOW_KNOCK_OUTS = (
         (Edit(SNIFF, "if _REQUEST.fullmatch(line) is None:", 'if re.search(rb"[\\x00-\\x1f\\x7f-\\xff]", line):'),),
         ("name-another-host-in-a-request",),
         says="evil.test",
+    ),
+    KnockOut(
+        "upgrades to protocols that can be followed",
+        (Edit("network/exchange.py", '.split(",")  # the server', '.split("\\n")  # the server'),),
+        ("name-another-host-in-a-request",),
+        says="H2C",
     ),
     KnockOut(
         "one length for each request",
