@@ -229,6 +229,20 @@ async def test_signed_link_ends(form: str, shown: Shown, monkeypatch: pytest.Mon
         assert await ask() == 401
 
 
+async def test_ended_links_make_room(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MAX_LINKS", 2)
+    for _ in range(2):
+        await shown.sign()
+    status, _ = await shown.call("GET", f"/sandbox/{shown.id}/ports/8000/signed-preview-url")
+    assert status == 429
+    now = time.time()
+    monkeypatch.setattr(links.time, "time", lambda: now + 61)
+    kept = (await shown.sign())["token"]
+    assert len(shown.running.server.database.rows("SELECT id FROM preview_links")) == 1
+    await shown.call("DELETE", f"/sandbox/{shown.id}")
+    assert shown.running.server.previews.links.find(kept) is None
+
+
 @pytest.mark.parametrize("seconds", [0, 86401, "x"])
 async def test_signed_link_lasts_a_day_at_most(seconds: int | str, shown: Shown) -> None:
     query = {"expiresInSeconds": str(seconds)}
