@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import pytest
@@ -271,6 +271,12 @@ async def test_token_of_the_query_becomes_a_cookie(form: str, shown: Shown) -> N
     assert ("mine=1" in text) == (form != "path"), "where the origin is shared, no cookies are passed on"
     status, text, _ = await shown.get(form, path=f"/?{QUERY}={token}")  # a program, which keeps no cookies
     assert (status, text.partition("\n")[0]) == (200, "GET /")
+
+
+async def test_visit_with_a_token_is_not_sent_to_another_host(shown: Shown) -> None:
+    token = (await shown.link())["token"]
+    _, _, response = await shown.get("host", {"Accept": "text/html"}, path=f"//example.org/?{QUERY}={token}")
+    assert urljoin("http://h/", response.headers["Location"]) in ("http://h//example.org/", "http://h/.//example.org/")
 
 
 async def test_key_of_the_query_does_not_become_a_cookie(shown: Shown) -> None:
@@ -600,6 +606,40 @@ async def test_no_response_of_a_program_is_believed(sent: bytes, shown: Shown) -
         assert (status, response.content_type) == (502, "text/plain"), text
         assert "Set-Cookie" not in response.headers
     assert (await shown.get("address", shown.running.headers()))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "sent", "status", "body"),
+    [
+        ("GET", b"HTTP/1.0 200 OK\r\n\r\nto the end", 200, "to the end"),
+        ("GET", b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nokEXTRA", 200, "ok"),
+        ("GET", b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", 204, ""),
+        ("GET", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 204, ""),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\nETag: x\r\n\r\n", 304, ""),
+        ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", 200, ""),
+        ("HEAD", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 200, ""),
+        (
+            "GET",
+            b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+            200,
+            "ok",
+        ),
+        ("POST", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n", 201, ""),
+        ("GET", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nok\r\n0\r\nT: x\r\n\r\n", 200, "ok"),
+        ("GET", b"HTTP/1.1 599 Odd\r\nContent-Length: 0\r\n\r\n", 599, ""),
+    ],
+)
+async def test_usual_responses_pass(method: str, sent: bytes, status: int, body: str, shown: Shown) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+
+    url, _ = await shown.place("address")
+    session, headers = shown.running.session, shown.running.headers()
+    async with program_of(shown, handle):
+        for _ in range(2):  # the second on the same connection, if it was kept
+            async with session.request(method, url, headers=headers) as response:
+                assert (response.status, await response.text()) == (status, body)
 
 
 @pytest.mark.parametrize(
