@@ -333,6 +333,22 @@ async def test_signed_address_is_for_the_user_who_asked(shown: Shown, monkeypatc
             assert response.status == 200
 
 
+async def test_signed_address_of_root_is_for_the_user_behind_sudo(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "permitted_users", lambda: {0, 1000})
+    for who, visitor, status in ((0, 1000, 200), (0, 1001, 401), (1001, 1000, 401), (1001, 0, 401)):
+        monkeypatch.setattr(peers, "find_user", lambda *_, who=who: who)
+        async with aiohttp.ClientSession(headers=shown.running.headers()) as session:
+            path = f"{shown.running.url}/sandbox/{shown.id}/ports/8000/signed-preview-url"
+            async with session.get(path) as response:
+                link = await response.json()
+        monkeypatch.setattr(peers, "find_user", lambda *_, visitor=visitor: visitor)
+        async with aiohttp.ClientSession() as session, session.get(link["url"]) as response:
+            assert response.status == status, (who, visitor)
+        await shown.call("POST", f"/sandbox/{shown.id}/ports/8000/signed-preview-url/{link['token']}/expire")
+
+
 async def test_tenant_can_not_take_all_addresses(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "MAX_OF_ORGANISATION", 3)
     urls = [(await shown.link(port))["url"] for port in range(1, 6)]
