@@ -61,7 +61,7 @@ async def backend(tmp_path: Path, folder: Path) -> AsyncIterator[EmbeddedBackend
 
 
 def work(folder: Path, mode: str) -> Spec:
-    return Spec(mounts=[Mount("/work", source=folder, mode=mode)], workdir="/work")  # type: ignore[arg-type]
+    return Spec(mounts=[Mount("/project", source=folder, mode=mode)], workdir="/project")  # type: ignore[arg-type]
 
 
 def listing(folder: Path) -> dict[str, tuple[str, int, object]]:
@@ -113,7 +113,7 @@ async def test_what_was_changed_is_shown_and_then_applied(backend: EmbeddedBacke
     async with await backend.create(work(folder, mode)) as box:
         assert await box.diff() == ()
         await box.exec(CHANGE, check=True)
-        assert brief(await box.diff("/work")) == CHANGED
+        assert brief(await box.diff("/project")) == CHANGED
         assert listing(folder) == before
         done = await box.apply()
         assert (brief(done.changes), done.left_out) == (CHANGED, ())
@@ -232,9 +232,9 @@ os.makedirs("deep"); os.chdir("deep")
 for _ in range(15):
     os.mkdir("d" * 200); os.chdir("d" * 200)
 open("bottom", "w").write("found")
-with open("/work/sparse", "wb") as file:
+with open("/project/sparse", "wb") as file:
     file.truncate(1 << 30); file.seek(1 << 29); file.write(b"middle")
-os.link("/work/src/main.py", "/work/src/hard")
+os.link("/project/src/main.py", "/project/src/hard")
 """
 
 
@@ -243,7 +243,7 @@ async def test_odd_names_and_deep_trees_come_back_as_they_are(
     backend: EmbeddedBackend, folder: Path, mode: str
 ) -> None:
     async with await backend.create(work(folder, mode)) as box:
-        await box.run_code(MAKE_ODD, cwd="/work", check=True)
+        await box.run_code(MAKE_ODD, cwd="/project", check=True)
         done = await box.apply()
         assert done.left_out == ()
         assert await box.diff() == ()
@@ -451,8 +451,8 @@ async def main():
     (folder / "gone").write_text("x")
     backend = EmbeddedBackend(home / "data", host_folders=[f"{folder}:rw", "/tmp", "~"])
     for mode in ("copy", "overlay"):
-        mount = Mount("/work", source=folder, mode=mode)
-        async with AsyncSandbox(backend=backend, mounts=[mount], workdir="/work") as box:
+        mount = Mount("/project", source=folder, mode=mode)
+        async with AsyncSandbox(backend=backend, mounts=[mount], workdir="/project") as box:
             await box.exec("echo two >> file; rm gone; mkdir d; echo x > d/new", check=True)
             print([f"{c.kind} {c.path}" for c in await box.diff()])
             await box.apply()
@@ -463,7 +463,7 @@ async def main():
         (folder / "file").write_text("one\\n")
     for refused in ("~", "/tmp", "/"):
         try:
-            await AsyncSandbox(backend=backend, mounts=[Mount("/work", source=refused)])
+            await AsyncSandbox(backend=backend, mounts=[Mount("/project", source=refused)])
         except Exception as error:
             print("refused:", type(error).__name__)
     await backend.aclose()
