@@ -1,8 +1,10 @@
 """Folders of the host in a sandbox: which may be mounted, what it can do to them, and what `apply` brings back."""
 
+import asyncio
 import contextlib
 import os
 import stat
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -12,6 +14,8 @@ import pytest
 
 from corral import AsyncSandbox, FolderChange, Mount, Resources, Spec
 from corral.backends.embedded import EmbeddedBackend
+from corral.engine.state import DataFolder
+from corral.engine.sweep import discard_dead
 from corral.errors import ApplyConflictError, MountError, PolicyError, SandboxFileError, SpecError
 from corral.inside.nolinks import open_file, opened
 from support.user import OrdinaryUser
@@ -316,6 +320,25 @@ async def test_a_folder_larger_than_the_disk_is_not_copied(backend: EmbeddedBack
         await backend.create(small)
     assert not list(backend.data_folder.glob("copies/.*"))
     assert not list(backend.data_folder.glob("sandboxes/*"))
+
+
+async def test_a_cancelled_or_killed_copy_leaves_nothing(backend: EmbeddedBackend, folder: Path) -> None:
+    for number in range(200):
+        (folder / f"file-{number}").write_bytes(os.urandom(20_000))
+    give_away(folder)
+    for pause in (0.0, 0.02, 0.1):
+        making = asyncio.ensure_future(backend.create(work(folder, "copy")))
+        await asyncio.sleep(pause)
+        making.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await making).aclose()
+    assert not list(backend.data_folder.glob("copies/.*"))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    draft = backend.data_folder / "copies" / f".new-{ended.pid}-00ff"
+    (draft / "2").mkdir(parents=True)
+    discard_dead(DataFolder(backend.data_folder))
+    assert not draft.exists()
 
 
 async def test_which_folder_is_meant(backend: EmbeddedBackend, folder: Path) -> None:

@@ -82,13 +82,19 @@ async def _find_existing(files: AsyncFiles, origin: Origin, folder: Parts, missi
     found = {parts for parts in missing if parts[-1] in names}
     if not origin.copied:
         # A folder that was listed inside before the host added a file does not show it: it was not deleted.
-        for parts in set(missing) - found:
-            entry = await asyncio.to_thread(look, origin.folder, parts)
-            if entry is None or (
-                entry.ctime_ns > origin.since_ns and await files.exists("/".join((origin.path, *parts)))
-            ):
+        changed, gone = await asyncio.to_thread(_look_again, origin, set(missing) - found)
+        found |= gone
+        for parts in changed:
+            if await files.exists("/".join((origin.path, *parts))):
                 found.add(parts)
     return found
+
+
+def _look_again(origin: Origin, paths: Iterable[Parts]) -> tuple[set[Parts], set[Parts]]:
+    """Those that have changed on the host since the sandbox was created, and those that are not there any more."""
+    entries = {parts: look(origin.folder, parts) for parts in paths}
+    changed = {parts for parts, entry in entries.items() if entry is not None and entry.ctime_ns > origin.since_ns}
+    return changed, {parts for parts, entry in entries.items() if entry is None}
 
 
 def _list_changes(comparison: Comparison) -> list[FolderChange]:
