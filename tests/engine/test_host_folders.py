@@ -14,6 +14,9 @@ import pytest
 
 from corral import AsyncSandbox, FolderChange, Mount, Resources, Spec
 from corral.backends.embedded import EmbeddedBackend
+from corral.engine.copies import make_copies
+from corral.engine.errors import SetupError
+from corral.engine.recipe import Overlaid
 from corral.engine.state import DataFolder
 from corral.engine.sweep import discard_dead
 from corral.errors import ApplyConflictError, MountError, PolicyError, SandboxFileError, SpecError
@@ -212,6 +215,36 @@ async def test_links_lead_apply_nowhere(backend: EmbeddedBackend, folder: Path, 
     assert (outside / "main.py").read_text() == "outside\n"
 
 
+@pytest.mark.parametrize("mode", WRITING)
+async def test_a_link_in_the_place_of_the_folder_is_not_followed(
+    tmp_path: Path, folder: Path, public: Path, mode: str
+) -> None:
+    """Another sandbox that may write to the folder above can put it there."""
+    above = public / "above"
+    above.mkdir()
+    folder.rename(above / "project")
+    if ROOT:
+        os.chown(above, OWNER, OWNER)
+    outside = public / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("untouched\n")
+    backend = EmbeddedBackend(tmp_path / "data", host_folders=[f"{above}:rw"])
+    async with (
+        await backend.create(work(above / "project", mode)) as box,
+        await backend.create(Spec(mounts=[Mount("/above", source=above, mode="rw")])) as other,
+    ):
+        await box.exec("echo evil > evil", check=True)
+        await other.exec(f"cd /above && mv project was && ln -s {outside} project", check=True)
+        for overwrite in (False, True):
+            with pytest.raises(MountError, match="link"):
+                await box.apply(overwrite=overwrite)
+        with pytest.raises(MountError, match="link"):
+            await box.diff()
+    assert (outside / "precious").read_text() == "untouched\n"
+    assert list(listing(outside)) == ["precious"]
+    await backend.aclose()
+
+
 async def test_special_files_and_set_user_ids_are_not_brought_back(backend: EmbeddedBackend, folder: Path) -> None:
     async with await backend.create(work(folder, "overlay")) as box:
         await box.exec(
@@ -320,6 +353,17 @@ async def test_a_folder_larger_than_the_disk_is_not_copied(backend: EmbeddedBack
         await backend.create(small)
     assert not list(backend.data_folder.glob("copies/.*"))
     assert not list(backend.data_folder.glob("sandboxes/*"))
+
+
+async def test_a_copy_follows_no_link_that_took_the_folders_place(tmp_path: Path, folder: Path) -> None:
+    data = DataFolder(tmp_path / "data")
+    data.prepare()
+    (folder.parent / "way").symlink_to(folder)
+    for path in (folder.parent / "way", folder.parent / "way" / "src"):
+        tree = Overlaid("/project", (str(path),), writable=True, outside=True, copied=True)
+        with pytest.raises(SetupError, match="can't be copied"):
+            make_copies(data, [tree], sources={}, limit_bytes=1 << 30)
+    assert not list(data.path.glob("copies/.*"))
 
 
 async def test_a_cancelled_or_killed_copy_leaves_nothing(backend: EmbeddedBackend, folder: Path) -> None:

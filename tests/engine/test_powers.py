@@ -80,7 +80,6 @@ class ClosingBackend(EmbeddedBackend):
 
     async def make(self, spec: Spec, *, parent_id: str | None = None) -> EmbeddedSandbox:
         self.held.append(await super().make(spec, parent_id=parent_id))
-
         return self.held[-1]
 
     async def adopt(self, sandbox_id: str) -> EmbeddedSandbox:
