@@ -23,7 +23,7 @@ _NEVER_BELOW = (
     "/opt/corral",
 )  # fmt: skip
 """The system of a sandbox, and what Corral itself shows there."""
-_NEVER_AT = ("/", "/home", "/opt", "/tmp", "/var", "/var/tmp", "/root", "/mnt", "/srv", "/media")
+_NEVER_AT = ("/", "/home", "/opt", "/tmp", "/var", "/var/tmp", "/root")
 """Folders that hold more than a mount could replace; below them anything goes."""
 
 

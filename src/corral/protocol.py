@@ -343,6 +343,10 @@ class SandboxPrimitives(ABC):
         """How many attempts to reach the network were refused so far. Called around each program: it must be cheap."""
         return 0
 
+    async def settle_denials(self) -> None:
+        """Return when the connections that programs have made so far are judged, as far as that is soon."""
+        return
+
     def denials_since(self, count: int) -> Sequence[Denial]:
         """What was refused after the first `count`; the oldest may be forgotten."""
         return ()

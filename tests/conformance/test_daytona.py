@@ -14,6 +14,7 @@ from support.tiers import further_backend
 
 CANNOT = {
     "out_of_memory_is_a_reason": "the wire counts memory in GiB and does not tell why a program was killed",
+    "policy_changes_while_running": "the wire's lists have no ports, and this server permits no network",
     "stopped_sandbox_is_rolled_back": "the wire has no rollback",
 }
 

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from corral.backends.docker import DockerBackend
-from corral.errors import BackendUnavailableError
+from corral.errors import BackendUnavailableError, PortClosedError
 from corral.image import Image
 from corral.protocol import Backend
 from corral.spec import make_spec
+from corral.testing.checks.ports import fetch
 from corral.testing.pytest import conformance_tests
 from support.dockerd import Daemon, find_busybox, load_busybox, open_daemon
 from support.tiers import further_backend
@@ -259,6 +260,59 @@ def test_a_recipe_runs_commands_and_a_failure_is_told_and_leaves_nothing(daemon:
     assert "code: 3" in reason
     assert "this is why" in reason
     assert daemon.count() == before
+
+
+@pytest.mark.backends
+@pytest.mark.needs_busybox
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_port_is_reached_without_python(daemon: Daemon, address: str) -> None:
+    async def use() -> bytes | None:
+        backend = make_without_python()
+        box = await backend.create(make_spec())
+        await box.files.write("index.html", b"made inside")
+        url = await box.expose(8000)
+        with pytest.raises(PortClosedError):
+            await box.dial(8000)
+        await box.start(["busybox", "httpd", "-f", "-p", f"{address}:8000"])
+        while (got := await fetch(url)) is None:
+            await asyncio.sleep(0.1)
+        await backend.aclose()
+        return got
+
+    assert asyncio.run(use()) == b"made inside"
+
+
+SILENT = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 8000))
+print("ready", flush=True)
+kept = [server.accept()[0] for _ in range(2)]
+kept[1].settimeout(2)
+sent = 0
+try:
+    while True:
+        sent += kept[1].send(bytes(65536))
+except TimeoutError:
+    print(sent, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_relay_ends_with_its_client_and_waits_for_it(daemon: Daemon) -> None:
+    async def use() -> int:
+        backend = make()
+        box = await backend.create(make_spec())
+        said = (await box.start(["python3", "-c", SILENT])).output()
+        assert (await anext(said)).data == b"ready\n"
+        (await box.dial(8000)).close()
+        while (await box.exec("grep -l 'relay_por[t]' /proc/[0-9]*/cmdline")).stdout:
+            await asyncio.sleep(0.1)
+        with await box.dial(8000):  # which reads nothing
+            sent = int((await anext(said)).data)
+        await backend.aclose()
+        return sent
+
+    assert 0 < asyncio.run(use()) < 32 << 20
 
 
 @pytest.mark.backends

@@ -309,7 +309,8 @@ with window() as inside:
         two.sendall(b"still here")
         tell(after_change=[hear(one, b""), two.recv(100).decode(), inside.say("example.org", 25, b"")])
         tell(bad=[running.ask(op="settings"), running.ask(op="dance"), running.ask(nothing=1)])
-        tell(closed=running.change(mode="none"), two=hear(two, b""), connections=usage(running)["connections"])
+        tell(closed=running.change(mode="none"), two=hear(two, b""),
+            left=not wait_until(lambda: usage(running)["connections"] == 0))
 
     # Connections at the same time, and attempts.
     limits = GateLimits(connections=5, attempts_per_second=20.0)
@@ -369,7 +370,7 @@ def test_limits_hold_and_a_new_policy_holds_at_once() -> None:
     assert answer["changed"] == {"ok": True}
     assert answer["after_change"] == ["reset", "still here", "no name"]
     assert [said["ok"] for said in answer["bad"]] == [False] * 3
-    assert (answer["closed"], answer["two"], answer["connections"]) == ({"ok": True}, "reset", 0)
+    assert (answer["closed"], answer["two"], answer["left"]) == ({"ok": True}, "reset", False)
     assert answer["over"] == ["reset", "example.org:25 connections"]
     assert answer["freed"]
     assert answer["refused"]

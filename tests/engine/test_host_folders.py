@@ -228,13 +228,13 @@ import os
 for name in {ODD!r}:
     open(name, "w").write(name)
 open(b"bad\\xff\\xfe", "w").write("bytes")
+with open("sparse", "wb") as file:
+    file.truncate(1 << 30); file.seek(1 << 29); file.write(b"middle")
+os.link("src/main.py", "src/hard")
 os.makedirs("deep"); os.chdir("deep")
 for _ in range(15):
     os.mkdir("d" * 200); os.chdir("d" * 200)
 open("bottom", "w").write("found")
-with open("/work/sparse", "wb") as file:
-    file.truncate(1 << 30); file.seek(1 << 29); file.write(b"middle")
-os.link("/work/src/main.py", "/work/src/hard")
 """
 
 

@@ -1,38 +1,17 @@
 """packages= from an index on the test ground, as root and as an ordinary user: what is resolved, kept and refused."""
 
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from support import ground
+from support.index import run_with_index
 from support.user import open_ordinary_user
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the embedded engine is Linux only")
 
 Run = Callable[..., dict[str, Any]]
-BEGIN = """
-os.environ |= {
-    "PIP_INDEX_URL": "http://user:s3cret@pip.example.org/simple",
-    "PIP_TRUSTED_HOST": "pip.example.org files.example.org slow.example.org",
-    "PIP_CONFIG_FILE": "/dev/null",
-}
-from pathlib import Path
-from support.wheels import make_source, make_wheel
-folder = Path.cwd() / "packages"
-make_wheel(folder, "hello")
-INDEX = serve(pip_index, "93.184.215.20", name="pip.example.org", folder=folder, login="user:s3cret")
-
-def attempt(*packages, name=None, **more):
-    "What the package says, or the error."
-    try:
-        with Sandbox(packages=packages, **more) as box:
-            return box.run_code(f"import {name or packages[0]} as it; print(it.version)").output.strip()
-    except CorralError as error:
-        return [type(error).__name__, error.message, error.hint]
-"""
 
 
 @pytest.fixture(
@@ -43,15 +22,11 @@ def attempt(*packages, name=None, **more):
 )
 def on_ground(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Runs a program as each of the two, with an index that has a login."""
-
-    def run(program: str, **more: Any) -> dict[str, Any]:
-        return ground.run(BEGIN + textwrap.dedent(program), **more)
-
     if request.param == "root":
-        yield run
+        yield run_with_index
         return
     with open_ordinary_user() as user:
-        yield lambda program, **more: run(program, user=user, **more)
+        yield lambda program, **more: run_with_index(program, user=user, **more)
 
 
 def test_wheels_are_resolved_once_with_a_login_that_stays_outside(on_ground: Run) -> None:

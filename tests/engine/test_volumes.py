@@ -145,6 +145,28 @@ async def test_links_in_the_sandboxs_own_files_are_no_mount_points(backend: Embe
             await backend.create(Spec(snapshot=snapshot, mounts={path: "shared"}))
 
 
+@pytest.mark.parametrize("path", ["/home/daytona", "/home/daytona/.local", "/home/daytona/.local/lib"])
+async def test_our_own_files_are_never_written_into_a_volume(
+    backend: EmbeddedBackend, tmp_path: Path, path: str
+) -> None:
+    """Another sandbox may have put links there, and a volume may be read-only."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    await backend.create_volume("home")
+    for mode in ("rw", "ro"):
+        with pytest.raises(MountError, match="/home/daytona/data"):
+            await backend.create(Spec(mounts=[Mount(path, volume="home", mode=mode)], venv=str(venv)))  # type: ignore[arg-type]
+    async with await backend.create(Spec(mounts={path: "home", "/mnt": "home"})) as box:
+        assert (await box.exec("find . -mindepth 1; ls -A /mnt")).stdout in (
+            "",
+            "./.local\n",
+            "./.local\n./.local/lib\n",
+        )
+        assert (await box.exec(f"echo x > {path}/file; cat /mnt/file")).stdout == "x\n"
+    async with await backend.create(Spec(mounts={"/home/daytona/data": "home"}, venv=str(venv))) as box:
+        assert (await box.exec("ls data")).stdout == "file\n"
+
+
 async def test_volumes_do_not_count_in_the_sandboxs_disk(backend: EmbeddedBackend) -> None:
     await backend.create_volume("large")
     small = Spec(mounts={"/data": "large"}, resources=Resources(disk_bytes=24 * MIB))

@@ -16,14 +16,16 @@ import aiohttp
 import pytest
 from daytona import AsyncDaytona, CreateSandboxFromSnapshotParams, DaytonaConfig, DaytonaError
 
+from corral import AsyncSandbox
+from corral.backends.daytona import DaytonaBackend
 from corral.backends.memory import MemoryBackend
 from corral.cli import main
-from corral.errors import CapabilityError
+from corral.errors import CapabilityError, PolicyError
 from corral.results import Denial
 from corral.server.app import Server, opened
 from corral.server.serving import listening
 from corral.server.settings import ServerSettings
-from corral.spec import NetworkPolicy
+from corral.spec import NetworkPolicy, Spec
 from support.serving import ServedProcess, make_client, served
 
 
@@ -278,3 +280,21 @@ def test_keys_are_made_with_a_ceiling_and_listed(
             assert caught.value.status_code == 403
 
     asyncio.run(create())
+
+
+async def test_our_own_backend_asks_for_lists_beneath_the_ceiling(open_server: ServedProcess) -> None:
+    backend = DaytonaBackend(api_key=open_server.key, api_url=open_server.url)
+    assert (await backend.capabilities()).network == ("none", "allow")
+    async with AsyncSandbox(backend=backend, network=["permitted.invalid"]) as box:
+        for wanted in ("none", "permitted.invalid"):
+            await box.set_network(wanted)
+            assert str((await backend.connect(await box.detach())).spec.network) == str(box.spec.network) == wanted
+        with pytest.raises(PolicyError, match="is not permitted"):
+            await box.set_network("elsewhere.invalid")
+        assert str(box.spec.network) == "permitted.invalid"
+        await box.primitives.kill()
+    with pytest.raises(PolicyError):
+        await backend.create(Spec(network=NetworkPolicy("allow", ("elsewhere.invalid",))))
+    with pytest.raises(CapabilityError, match="list the hosts"):
+        await backend.create(Spec(network=NetworkPolicy("open")))
+    await backend.aclose()

@@ -38,10 +38,10 @@ def mounted(*mounts: VolumeMount) -> CreateSandboxFromSnapshotParams:
 def test_a_volume_is_created_found_and_deleted(daytona: Daytona, volume: Volume) -> None:
     assert volume.state == "ready"
     assert daytona.volume.get(volume.name).id == volume.id
-    with pytest.raises(DaytonaConflictError, match="already exists"):
+    with pytest.raises(DaytonaBadRequestError, match=f"Volume with name {volume.name} already exists"):
         daytona.volume.create(volume.name)
     daytona.volume.delete(volume)
-    with pytest.raises(DaytonaNotFoundError):
+    with pytest.raises(DaytonaNotFoundError, match=f"Volume with name {volume.name} not found"):
         daytona.volume.get(volume.name)
     again = daytona.volume.get(volume.name, create=True)
     assert again.id != volume.id

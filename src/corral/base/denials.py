@@ -17,6 +17,8 @@ from corral.spec import NetworkPolicy
 Door = Literal["library", "command line", "model", "server"]
 """Who reads it, and so how access is asked for."""
 
+NEW_SANDBOX_FLAG = "--network"
+"""What takes the policy of a new sandbox on the command line."""
 _MOST_HOSTS = 5
 _MOST_PROPOSED = 3
 _LONGEST_HOST = 100
@@ -24,7 +26,7 @@ _POLICY, _PRIVATE, _NOTHING = "policy", "private", "no network"
 
 
 def describe_denials(
-    denied: Sequence[Denial], policy: NetworkPolicy, *, door: Door = "library", flag: str = "--network"
+    denied: Sequence[Denial], policy: NetworkPolicy, *, door: Door = "library", flag: str = NEW_SANDBOX_FLAG
 ) -> str:
     """One line without a line end: what was refused, what is permitted, and how to ask for more. Empty if nothing was.
     `flag` is what takes a policy on the command line.
@@ -111,13 +113,15 @@ def _ask(denied: Sequence[Denial], policy: NetworkPolicy, door: Door, flag: str)
         return "if it is needed, ask the user to allow it"
     hosts = dict.fromkeys(_with_port(host, each.port) for each in denied if (host := _proposable(each)) is not None)
     proposed = [*hosts][:_MOST_PROPOSED] or ["HOST"]
-    before = [] if policy.mode == "none" else str(policy).split(",")
+    bare = policy.mode == "none"  # then a first host is often an index, which alone is not enough for a package
+    before = [] if bare else str(policy).split(",")
     wanted = ",".join([*(before if len(before) <= _MOST_HOSTS else ["…"]), *proposed])
     if door == "command line":
-        return f"ask for it with {flag} {shlex.quote(wanted) if set(wanted) & set('*[') else wanted}"
+        named = shlex.quote(wanted) if set(wanted) & set("*[") else wanted
+        return f"ask for it with {flag} {named}" + (f"; for pip, npm and the like: {flag} packages" if bare else "")
     if door == "server":
         return f"ask for it with domainAllowList or networkAllowList: {','.join(proposed)}"
-    return f'ask for it with network="{wanted}"'
+    return f'ask for it with network="{wanted}"' + ('; for pip, npm and the like: network="packages"' if bare else "")
 
 
 def _proposable(denial: Denial) -> str | None:

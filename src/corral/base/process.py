@@ -267,6 +267,8 @@ class Ending:
     usage: Usage
     signal: int | None = None
     limit: str | None = None
+    unjudged: bool = False
+    """True if it left a connection behind that the network has not judged yet."""
 
 
 class _Subscriber:
@@ -354,6 +356,7 @@ class AsyncProcess(AsyncClosing):
         self._end: concurrent.futures.Future[Ending | CorralError] = concurrent.futures.Future()
         self._clear: Clear | None = None
         self._denied: Callable[[], tuple[Denial, ...]] = tuple
+        self._settle: Callable[[], Awaitable[None]] | None = None
 
     # What a backend provides.
 
@@ -497,9 +500,10 @@ class AsyncProcess(AsyncClosing):
         """
         self._clear = clear
 
-    def tell_denied(self, ask: Callable[[], tuple[Denial, ...]]) -> None:
-        """Have results tell what the network has refused; `ask` is called when a result is made."""
-        self._denied = ask
+    def tell_denied(self, ask: Callable[[], tuple[Denial, ...]], settle: Callable[[], Awaitable[None]]) -> None:
+        """Have results tell what the network has refused; `ask` is called when a result is made, and `settle` before if
+        something was not judged yet."""
+        self._denied, self._settle = ask, settle
 
     async def _clear_up(self) -> None:
         """Call it, if the program has ended and it was not called yet."""
@@ -563,6 +567,8 @@ class AsyncProcess(AsyncClosing):
         if isinstance(ending, CorralError):
             raise ending
         await self._clear_up()
+        if ending.unjudged and self._settle is not None:
+            await self._settle()
         return self._result(ending)
 
     async def kill(self) -> ExecResult:

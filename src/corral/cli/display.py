@@ -13,6 +13,7 @@ from typing import Literal, TextIO
 import click
 
 from corral import spec
+from corral.results import Event
 
 Style = Literal["bold", "dim", "red", "green", "cyan", "magenta"]
 
@@ -165,6 +166,13 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.clear()
+
+    def take(self, event: Event) -> None:
+        """For `on_event=`: shows what is done before a sandbox exists, and nothing once it does."""
+        if event.kind == "packages":
+            self.show(f"packages: {event.details['doing']}")
+        else:
+            self.clear()
 
     def show(self, text: str) -> None:
         """Replace the line."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from corral.base.denials import describe_denials
+from corral.base.denials import NEW_SANDBOX_FLAG
+from corral.base.needs import describe_needs
 from corral.cli import options
-from corral.cli.display import plain, show_seconds, show_size
+from corral.cli.display import Progress, plain, show_seconds, show_size
 from corral.cli.failure import RunsProgram
 from corral.cli.runfile import DEFAULT, explain_unknown, guess_language, place_file
 from corral.cli.stdio import Outlet, has_input, read_all_input, read_input
@@ -24,8 +25,6 @@ from corral.results import ApplyResult, CodeResult, DownloadResult, ExecResult
 from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, Spec, make_spec, parse_size
 
 _COPY_WORKDIR = "/workspace"
-NETWORK_FLAG = "--network"
-"""What takes the policy of a new sandbox."""
 
 
 @click.command(cls=RunsProgram)
@@ -89,7 +88,9 @@ def run(
     }
 
     async def work() -> tuple[CodeResult, DownloadResult, list[ApplyResult], str | None]:
-        async with AsyncSandbox(backend=backend, spec=spec) as box:
+        with Progress() as progress:
+            opened = await AsyncSandbox(backend=backend, spec=spec, on_event=progress.take)
+        async with opened as box:
             for path in copy_in:
                 await box.files.upload(path, ".")
             placed = await place_file(box, source, file, language, copied=copy_in)
@@ -173,7 +174,7 @@ async def run_inside(
     terminal: bool,
     interactive: bool,
     timeout: float | None = None,
-    flag: str = NETWORK_FLAG,
+    flag: str = NEW_SANDBOX_FLAG,
     **call: Any,
 ) -> int:
     """Run a program, connected to this terminal or to our streams; returns its exit code."""
@@ -190,8 +191,8 @@ async def run_inside(
     return result.exit_code & 0xFF
 
 
-def explain(result: ExecResult, *, timeout: float | None, spec: Spec, flag: str = NETWORK_FLAG) -> None:
-    """Print why a program ended, if its exit code does not say it, and what the network refused it."""
+def explain(result: ExecResult, *, timeout: float | None, spec: Spec, flag: str = NEW_SANDBOX_FLAG) -> None:
+    """Print why a program ended, if its exit code does not say it, and what it lacked."""
     if result.reason == "timeout":
         limit = timeout if timeout is not None else spec.exec_timeout
         note(f"timed out after {show_seconds(limit)}; it was killed with all its processes")
@@ -199,7 +200,7 @@ def explain(result: ExecResult, *, timeout: float | None, spec: Spec, flag: str 
         note(f"out of memory: the sandbox has {show_size(spec.resources.memory)} (--memory gives more)")
     elif result.limit == "disk":
         note(f"out of disk: the sandbox has {show_size(spec.resources.disk)} (--disk gives more)")
-    if line := describe_denials(result.denied, spec.network, door="command line", flag=flag):
+    if line := describe_needs(result, spec.network, door="command line", flag=flag):
         note(line)
 
 

@@ -70,7 +70,9 @@ def create(
     )
 
     async def work() -> SandboxInfo:
-        async with _detached(await AsyncSandbox.create(backend=backend, spec=spec)) as box:
+        with Progress() as progress:
+            made = await AsyncSandbox.create(backend=backend, spec=spec, on_event=progress.take)
+        async with _detached(made) as box:
             return await box.info()
 
     info = asyncio.run(work())

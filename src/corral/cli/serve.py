@@ -18,6 +18,7 @@ import click
 
 import corral
 from corral.cli.board import Board, ask, states
+from corral.cli.display import Progress
 from corral.cli.failure import ERROR, Failed
 from corral.cli.options import backend_option, ceiling_option, complete_file, setting_option
 from corral.errors import BackendUnavailableError
@@ -196,7 +197,7 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
     from corral.server.serving import listening
 
     async with opened(settings, beginning=beginning) as server:
-        await _prepare(server, board)
+        await _prepare(server)
         async with listening(server) as url:
             # Not before the server listens: a key that was not shown would be lost.
             await board.introduce(server, url=url, key=(key := _first_key(server)), key_file=_keep_key(server, key))
@@ -211,14 +212,15 @@ async def _serve(settings: ServerSettings, *, board: Board, keep: bool) -> None:
         await _leave_sandboxes(server, board, signals, keep=keep)
 
 
-async def _prepare(server: Server, board: Board) -> None:
+async def _prepare(server: Server) -> None:
     """Get what every sandbox is to have, before anybody asks for one. Raises: as `Backend.create`."""
     defaults = server.settings.defaults
     if not defaults.packages and defaults.venv is None:
         return
-    if defaults.packages and sys.stdout.isatty():
-        board.say("packages", f"getting {', '.join(defaults.packages)} …")
-    box = await server.backend.create(Spec(packages=defaults.packages, venv=defaults.venv))
+    # With the server's network: an index may lead to hosts that only it permits.
+    spec = Spec(packages=defaults.packages, venv=defaults.venv, network=server.settings.network)
+    with Progress() as progress:
+        box = await server.backend.create(spec, on_event=progress.take)
     await box.aclose()
 
 

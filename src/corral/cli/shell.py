@@ -10,6 +10,7 @@ import click
 
 from corral.base.command import bash_text, with_bash
 from corral.cli import options
+from corral.cli.display import Progress
 from corral.cli.failure import RunsProgram
 from corral.cli.owner import connected, run_on
 from corral.cli.run import run_inside
@@ -48,7 +49,9 @@ def shell(sandbox_id: str | None, command: str | None, user: str | None, backend
             return await run_inside(box, words, terminal=is_terminal(), interactive=True, env=env, user=user)
 
     if sandbox_id is None:
-        return asyncio.run(work(AsyncSandbox(backend=backend, spec=make_spec(**spec_options))))
+        with Progress() as progress:
+            new = AsyncSandbox(backend=backend, spec=make_spec(**spec_options), on_event=progress.take)
+            return asyncio.run(work(new))
     _refuse_new_options(click.get_current_context())
     return run_on(backend, sandbox_id, lambda maker: work(connected(maker, sandbox_id)))
 

@@ -44,6 +44,7 @@ _PHRASES = (
     (r"pass (?:it|data|content) as stdin=", "pass it by standard input"),
     (r"give it with set_secrets; a Variable.*", "`corral sandbox secrets ID --secret NAME@HOST` gives it"),
     (r"; register_language adds others", ""),
+    (r"; Image\.debian_slim\(\)\.pip_install\(…\) builds it", ""),
     (r", or None\b", ""),
     (r"set host= or CORRAL_DOCKER_HOST", "set CORRAL_DOCKER_HOST"),
     (r"resources\.processes", "--processes"),

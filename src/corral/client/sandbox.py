@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from corral.base.command import in_file
 from corral.base.files import AsyncFiles, check_string
+from corral.base.needs import describe_needs
 from corral.base.process import AsyncProcess, Clear, as_bytes, check_input, wait_for
 from corral.client.forwarding import Forward, Forwards, check_port
 from corral.client.registry import get_backend
@@ -398,7 +399,7 @@ class AsyncSandbox:
             denied = self.watch_denials()
             process = await self.primitives.spawn(request)
             process.clear_at_end(clear)
-            process.tell_denied(denied)
+            process.tell_denied(denied, self.primitives.settle_denials)
             return process
 
     # Recorded programs: their output is kept, and can be read from the beginning, any number of times.
@@ -737,6 +738,7 @@ class AsyncSandbox:
         denied = self.watch_denials()
         try:
             process = await self.primitives.spawn(replace(request, listened=listened, quiet=not listened))
+            process.tell_denied(denied, self.primitives.settle_denials)
             try:
                 result = await wait_for(process, stdin=stdin, on_output=on_output)
             except BaseException:
@@ -751,10 +753,8 @@ class AsyncSandbox:
             if error.sandbox_id == self.id:
                 self._ended = error
             raise
-        if found := denied():
-            result = replace(result, denied=found)
-            for denial in found:
-                self.tell("denied", host=denial.host, port=denial.port, rule=denial.rule, count=denial.count)
+        for denial in result.denied:
+            self.tell("denied", host=denial.host, port=denial.port, rule=denial.rule, count=denial.count)
         self.tell(
             "exec",
             program=posixpath.basename(request.argv[0]),
@@ -767,12 +767,13 @@ class AsyncSandbox:
     def _checked(self, result: R, operation: str) -> R:
         if result.ok:
             return result
+        hint = describe_needs(result, self.spec.network)
         if result.timed_out:
             text = f"timed out after {result.usage.wall_seconds:.1f} s"
-            raise ExecTimeoutError(text, result=result, sandbox_id=self.id, op=operation)
+            raise ExecTimeoutError(text, result=result, sandbox_id=self.id, op=operation, hint=hint)
         tail = result.stderr.strip().splitlines()[-1:] or [""]
         text = f"exit code {result.exit_code} ({result.reason}) {tail[0][:200]}".rstrip()
-        raise ExitError(text, result=result, sandbox_id=self.id, op=operation)
+        raise ExitError(text, result=result, sandbox_id=self.id, op=operation, hint=hint)
 
     # Snippets and long scripts are never passed in argv.
 

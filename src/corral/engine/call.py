@@ -101,8 +101,10 @@ class Call:
             self.reason = "oom"
         return self.reason == "oom"
 
-    def finish(self, status: int, *, cpu_seconds: float | None, peak_kib: int | None, trees: Trees) -> None:
-        """Report the end, by the kernel's status alone; no output is parsed."""
+    def finish(
+        self, status: int, *, cpu_seconds: float | None, peak_kib: int | None, trees: Trees, unjudged: bool
+    ) -> None:
+        """Report the end, by the kernel's status alone; no output is parsed. `unjudged`: as of `Stage.has_unjudged`."""
         self.ended = True
         if self.terminal_fd is not None:
             os.close(self.terminal_fd)
@@ -112,6 +114,8 @@ class Call:
         report: wire.Message = {"ended": True, "code": code, "signal": number, "limit": self.limit}
         if self.refusal is not None:
             report["error"], report["errno"], report["text"] = self.refusal
+        if unjudged:
+            report["unjudged"] = True
         report["reason"] = self.reason or ("signalled" if number else "exited")
         tree_cpu = trees.cpu_seconds(self.number)
         report["usage"] = {

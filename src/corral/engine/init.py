@@ -316,7 +316,8 @@ class Init:
         if oom or call.reason in ("timeout", "cancelled"):
             # Again, for processes that were being forked the first time. Out of memory ends a call as a whole.
             self._trees.kill(call.number)
-        call.finish(status, cpu_seconds=cpu_seconds, peak_kib=peak_kib, trees=self._trees)
+        unjudged = self._stage.has_unjudged
+        call.finish(status, cpu_seconds=cpu_seconds, peak_kib=peak_kib, trees=self._trees, unjudged=unjudged)
         for descriptor in (call.channel.fileno(), call.report_fd, call.status_fd):
             if descriptor is not None:
                 self._ready.unwatch(descriptor)

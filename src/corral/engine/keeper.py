@@ -21,7 +21,7 @@ from corral.engine import sweep, syscalls, wire
 from corral.engine.box import Box
 from corral.engine.client import ask, receive_within
 from corral.engine.errors import EngineError, ExhaustedError
-from corral.engine.powers import OPERATIONS, Powers, change_network, give_settings
+from corral.engine.powers import OPERATIONS, Powers, await_judging, change_network, give_settings
 from corral.engine.recordfile import MAX_BUDGET_BYTES, DiskBudget
 from corral.engine.records import Records
 from corral.engine.sampling import WALKING_SECONDS
@@ -220,6 +220,8 @@ class Keeper:
             change_network(self._box, message, descriptors, reply)
         elif operation == "settings":
             give_settings(self._box, reply)
+        elif operation == "judged":
+            await_judging(self._box, reply)
         elif operation == "usage":
             wire.answer(reply, {"ok": True, "usage": self._box.usage()})
         elif operation == "record":

@@ -23,7 +23,7 @@ from corral.engine.client import receive_within
 from corral.engine.errors import EngineError, ExhaustedError, GoneError, SetupError, describe
 from corral.engine.keeper import become_keeper
 from corral.engine.layers import LayerStore
-from corral.engine.powers import OPERATIONS, Powers, change_network, give_settings
+from corral.engine.powers import OPERATIONS, Powers, await_judging, change_network, give_settings
 from corral.engine.recipe import Recipe
 from corral.engine.sampling import WALKING_SECONDS, next_in_turn
 from corral.engine.seccomp.install import Prepared
@@ -66,6 +66,7 @@ class Launcher:
             "detach": self._detach,
             "usage": self._usage,
             "settings": lambda box, message, reply: give_settings(box, reply),
+            "judged": lambda box, _, reply: await_judging(box, reply),
             **dict.fromkeys(OPERATIONS, powers.answer),
         }
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import resource
+import select
 import socket
 import stat
 import struct
@@ -44,7 +45,9 @@ class Stage:
     locks_fd: int | None = None
     """The list of file locks in this PID namespace, opened before it was covered."""
     window: dict[str, socket.socket] = field(default_factory=dict)
-    """Sockets for the host side, by name: `dns`, `tcp4`, `tcp6`. Init sends them, and keeps none."""
+    """Sockets for the host side, by name: `dns`, `tcp4`, `tcp6`. Init sends them."""
+    listeners: list[socket.socket] = field(default_factory=list)
+    """Those of them that init keeps, to see whether a connection waits there."""
     transparent: bool = False
     """True if connections come to the listeners by themselves."""
     plans: dict[tuple[int, int], list[plan.Step]] = field(default_factory=dict)
@@ -56,9 +59,17 @@ class Stage:
         try:
             wire.send(host, {**message, **about}, tuple(sock.fileno() for sock in self.window.values()))
         finally:
-            for sock in self.window.values():
-                sock.close()
+            for name, sock in self.window.items():
+                if name.startswith("tcp"):
+                    self.listeners.append(sock)
+                else:
+                    sock.close()
             self.window.clear()
+
+    @property
+    def has_unjudged(self) -> bool:
+        """True if a connection of a program waits to be looked at outside."""
+        return bool(self.listeners) and bool(select.select(self.listeners, (), (), 0)[0])
 
 
 def perform(steps: list[plan.Step], stage: Stage) -> None:
@@ -296,7 +307,7 @@ def _write_files(step: plan.WriteFiles, stage: Stage) -> None:
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
             os.mkdir(folder, 0o755)
-            os.chown(folder, CODE_UID, CODE_GID)
+            os.chown(folder, CODE_UID, CODE_GID, follow_symlinks=False)  # in a volume, another sandbox may replace it
         if path.endswith("/"):
             continue
         descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW, 0o644)

@@ -147,6 +147,14 @@ def give_settings(box: Box, reply: socket.socket) -> None:
         wire.answer(reply, {"ok": True}, (box.window.settings_fd,))
 
 
+def await_judging(box: Box, reply: socket.socket) -> None:
+    """Answer when the connections that programs have made so far are judged; `reply` is closed then."""
+    if box.window is None:
+        wire.answer(reply, {"ok": True})
+    else:
+        box.window.finish_judging(lambda: wire.answer(reply, {"ok": True}))
+
+
 def resize(box: Box, given: dict[str, Any]) -> None:
     """Other limits for a running sandbox.
 

@@ -13,12 +13,11 @@ from typing import Final
 
 from corral.engine import netlink
 from corral.engine.netlink import attribute, nested
-from corral.network.inner import ADDRESS, ADDRESS_V6, PROXY_PORT
+from corral.network.inner import ADDRESS, ADDRESS_V6, MAX_WAITING, PROXY_PORT
 
 _Ends = tuple[tuple[str, int], ...]
 
 _PORTS_TRIED: Final = 64
-_BACKLOG: Final = 128
 _SOL_IPV6, _IP_TRANSPARENT, _IPV6_TRANSPARENT = 41, 19, 75
 
 # rtnetlink
@@ -58,7 +57,7 @@ def listen(address: str, port: int) -> socket.socket:
         else:
             listener.setsockopt(socket.SOL_IP, _IP_TRANSPARENT, 1)
         _bind(listener, address, port)
-        listener.listen(_BACKLOG)
+        listener.listen(MAX_WAITING)
     except BaseException:
         listener.close()
         raise

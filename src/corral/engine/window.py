@@ -69,6 +69,10 @@ class Window:
     _started: float = 0.0
     _waiting: deque[Callable[[], object]] = field(default_factory=deque)
     """Called when the gate has applied settings, in the order in which they were sent."""
+    _judging: deque[Callable[[], object]] = field(default_factory=deque)
+    """Called when the gate has judged the connections that were there, in the same order."""
+    _rests: bool = False
+    """True while no gate is started because one has failed."""
 
     @property
     def has_listeners(self) -> bool:
@@ -102,9 +106,10 @@ class Window:
             self._loop = None
 
     def settle(self) -> None:
-        """Before it is handed over: whoever waits for new settings is answered now."""
+        """Before it is handed over: whoever waits for an answer gets it now."""
         if self._waiting:
             self.end_gate()
+        self._answer_all(self._judging)
         self.leave()
 
     def add(self, sockets: Sockets, *, transparent: bool) -> None:
@@ -133,8 +138,18 @@ class Window:
         if self._loop is not None:
             self._loop.call_at((self, "settings"), time.monotonic() + GATE_SECONDS, self._lose_gate)
 
+    def finish_judging(self, done: Callable[[], object]) -> None:
+        """Call `done` when every connection that programs have made so far is judged, or none will be for now."""
+        if self._gate is None and self._loop is not None and not self._rests:
+            self._start_gate()
+        if self._gate is None or not self._gate.send({"op": "judge"}):
+            done()
+            return
+        self._judging.append(done)
+
     def _await_program(self) -> None:
         assert self._loop is not None
+        self._rests = False
         for sock in self.sockets.values():
             self._loop.watch(sock.fileno(), self._start_gate)
 
@@ -157,6 +172,9 @@ class Window:
         answer = self._gate.receive()
         if answer is None:
             self._lose_gate()
+        elif answer.get("judged"):
+            if self._judging:
+                self._judging.popleft()()
         elif not answer.get("ready") and self._waiting:
             if not answer.get("ok"):
                 self._lose_gate()  # it could not apply them: then nothing goes through
@@ -177,14 +195,14 @@ class Window:
         assert self._loop is not None
         lived = time.monotonic() - self._started
         self._failures = 0 if lived > _LONGEST_PAUSE_SECONDS else self._failures + 1
+        self._rests = True
         pause = min(_LONGEST_PAUSE_SECONDS, _PAUSE_SECONDS * 2 ** max(0, self._failures - 1))
         self._loop.call_at((self, "wait"), time.monotonic() + pause, self._await_program)
 
     # The end.
 
     def end_gate(self) -> None:
-        """Kill the gate, if there is one. Whoever waits for it to apply settings is answered: none of its connections
-        is left."""
+        """Kill the gate, if there is one. Whoever waits for it is answered: none of its connections is left."""
         gate, self._gate = self._gate, None
         if self._loop is not None:
             self._loop.cancel((self, "settings"))
@@ -192,8 +210,13 @@ class Window:
                 self._loop.unwatch(gate.control.fileno())
         if gate is not None:
             gate.end()
-        while self._waiting:
-            self._waiting.popleft()()
+        self._answer_all(self._waiting)
+        self._answer_all(self._judging)
+
+    @staticmethod
+    def _answer_all(waiting: deque[Callable[[], object]]) -> None:
+        while waiting:
+            waiting.popleft()()
 
     def descriptors(self) -> list[int]:
         """What its holder keeps open."""
@@ -256,10 +279,10 @@ class _Gate:
         ours.setblocking(False)
         return cls(pid_fd, ours)
 
-    def send(self, message: wire.Message, descriptor: int) -> bool:
+    def send(self, message: wire.Message, *descriptors: int) -> bool:
         """False if it has ended, or does not listen."""
         try:
-            socket.send_fds(self.control, [json.dumps(message).encode()], [descriptor])
+            socket.send_fds(self.control, [json.dumps(message).encode()], descriptors)
         except OSError:
             return False
         return True

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from corral.base.needs import describe_lack
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, CorralError, SandboxClosedError, SandboxFileError, SpecError
 from corral.forge.artifacts import take_out
@@ -159,9 +160,10 @@ class AttemptMaker:
         """Run the program. Only this counts as the candidate's time; the process that started it measures."""
         begun = time.monotonic()
         progress.tell("phase", phase="run")
+        denied = box.watch_denials()
         metering = asyncio.ensure_future(_meter(box, self.settings.meter_seconds, progress.tell))
         try:
-            return await run_source(
+            ran = await run_source(
                 candidate.source, box, objective=self.objective, output=layout.output, folder=layout.folder,
                 processor=processor, timeout=self.settings.timeouts.run, log=progress.log,
             )  # fmt: skip
@@ -171,6 +173,12 @@ class AttemptMaker:
             metering.cancel()
             progress.log.finish()
             progress.phases["run"] = time.monotonic() - begun
+        # Nothing of a sandbox that the candidate's own function has closed.
+        refused = () if box.closed else denied()
+        printed = progress.log.text if ran.exit_code else ""
+        if lacked := describe_lack(refused, printed, candidate.network_policy):
+            progress.tell("warning", text=f"{candidate.id}: {lacked}"[:_LINE_CHARACTERS])
+        return ran
 
     async def _collect(
         self, box: AsyncSandbox, layout: Layout, turn: Turn, attempt: Attempt, progress: _Progress

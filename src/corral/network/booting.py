@@ -21,7 +21,8 @@ It reads one line of JSON from standard input:
 - `sandbox`: a pidfd of the sandbox's init. When it has ended, the gate ends.
 - `uid`, `gid`: who the gate becomes, if root starts it; else null.
 
-Requests on the control socket are one JSON object each: `{"op": "settings"}` with the descriptor of new settings, and
-`{"op": "usage"}`. The answer is an object with `ok`; if that is false, `error` says why. The gate first says
-`{"ok": true, "ready": true}`.
+Requests on the control socket are one JSON object each: `{"op": "settings"}` with the descriptor of new settings,
+`{"op": "usage"}`, and `{"op": "judge"}`, which is answered with `judged` when the connections that were there have been
+judged, as far as that needs no lookup. The answer is an object with `ok`; if that is false, `error` says why. The gate
+first says `{"ok": true, "ready": true}`.
 """

@@ -6,7 +6,10 @@ import ctypes
 import os
 import resource
 import struct
+from collections.abc import Iterable
 from typing import Final
+
+from corral.network.walls import wall_in
 
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
@@ -14,10 +17,13 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _CAPABILITY_HEADER: Final = struct.pack("=II", 0x20080522, 0)
 _SPARE_DESCRIPTORS: Final = 128
 """For the gate's own, and for lookups, which open a few each."""
+_MAX_FILE_BYTES: Final = 1024 * 1024
+"""It writes to one file, which is smaller."""
 
 
-def confine(name: str, *, uid: int | None, gid: int | None) -> None:
-    """Become a user who owns nothing, if one is given; whoever we are, gain nothing and leave no dump.
+def confine(name: str, *, uid: int | None, gid: int | None, readable: Iterable[str] = ()) -> None:
+    """Become a user who owns nothing, if one is given; whoever we are, gain nothing, leave no dump, and of files see
+    only what `walls` names, and `readable`.
 
     Capabilities belong to a thread: to be called while there is one. Raises: OSError.
     """
@@ -26,7 +32,9 @@ def confine(name: str, *, uid: int | None, gid: int | None) -> None:
     _prctl(libc, _PR_SET_NAME, ctypes.addressof(buffer))
     # 1 instead of 0: with 0 the kernel still starts the host's program for core dumps, where there is one.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))
     _prctl(libc, _PR_SET_NO_NEW_PRIVS, 1)
+    wall_in(libc, readable=readable)
     if uid is not None:
         group = uid if gid is None else gid
         os.setgroups([])

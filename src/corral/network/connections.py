@@ -13,13 +13,13 @@ from corral.network import explicit
 from corral.network.denials import DenialLog
 from corral.network.heads import MalformedHeadError
 from corral.network.hello import MalformedError
-from corral.network.inner import find_target
+from corral.network.inner import MAX_WAITING, find_target
 from corral.network.judge import LookupFailedError, NoSuchNameError, RefusedError, Target
 from corral.network.limits import Meter
 from corral.network.names import NameTable, is_stand_in
 from corral.network.outside import Outside, UnreachableError, parse_address
 from corral.network.passage import Passage, Policy
-from corral.network.stream import SocketStream, SpentError, bound_buffers
+from corral.network.stream import FAST_CONNECTIONS, SocketStream, SpentError, bound_buffers
 
 _AT_ONCE: Final = 64
 """So many are accepted before others have their turn."""
@@ -97,6 +97,12 @@ class Connections:
             inner == passage.target or judge.permits_name(inner.host, inner.port)
         )
 
+    def accept_waiting(self) -> None:
+        """Accept what waits now, at most as many as may wait."""
+        for listener in self._listeners:
+            for _ in range(MAX_WAITING // _AT_ONCE + 1):
+                self._accept(listener)
+
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_AT_ONCE):
             try:
@@ -109,7 +115,8 @@ class Connections:
     def _take(self, sock: socket.socket, asked: tuple[str, int] | None) -> None:
         """Serve a connection, unless a limit is reached."""
         with on_error(sock.close):
-            bound_buffers(sock)
+            if len(self._open) >= FAST_CONNECTIONS:
+                bound_buffers(sock)
             client = SocketStream(sock)
         limit = None
         if not self._meter.attempt():

@@ -89,6 +89,10 @@ class Gate:
             if operation == "settings" and len(descriptors) == 1:
                 self._change(GateSettings.from_memfd(descriptors[0]))
                 self._say({"ok": True})
+            elif operation == "judge":
+                self._connections.accept_waiting()
+                # After the first steps of their tasks, which refuse what needs no lookup.
+                asyncio.get_running_loop().call_soon(lambda: self._say({"ok": True, "judged": True}))
             elif operation == "usage":
                 self._say({"ok": True, **self._usage()})
             else:
@@ -144,7 +148,8 @@ def main(start: dict[str, Any]) -> None:
     # What is imported late has to be imported now: the user that we become may not read it.
     _ = encodings.idna.ToASCII
     make_injector(settings)
-    confine("corral-gate", uid=start.get("uid"), gid=start.get("gid"))
+    readable = filter(None, (start["package"], settings.site_packages, settings.ca_file))
+    confine("corral-gate", uid=start.get("uid"), gid=start.get("gid"), readable=readable)
     threading.Thread(target=_end_with, args=(start["control"], start["sandbox"]), daemon=True).start()
     gate = Gate(start, settings)
     gc.freeze()

@@ -15,6 +15,8 @@ ADDRESS_V6 = "::1"
 DNS_PORT = 53
 PROXY_PORT = 3128
 """Of the listeners; the engine takes one of the next if a program inside has it."""
+MAX_WAITING = 128
+"""So many connections may wait at a listener until they are accepted."""
 
 
 def find_target(connection: socket.socket, listener: socket.socket) -> tuple[str, int] | None:

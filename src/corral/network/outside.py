@@ -17,7 +17,7 @@ from corral.network.judge import LookupFailedError, NoSuchNameError, Permit, Res
 from corral.network.limits import Meter
 from corral.network.rules import Address, read_address
 from corral.network.settings import Upstream
-from corral.network.stream import SocketStream, bound_buffers
+from corral.network.stream import FAST_CONNECTIONS, SocketStream, bound_buffers
 
 CONNECT_SECONDS: Final = 20.0
 _NEXT_SECONDS: Final = 5.0
@@ -25,8 +25,6 @@ _NEXT_SECONDS: Final = 5.0
 _PROXY_SECONDS: Final = 30.0
 _MAX_PROXY_ANSWER_BYTES: Final = 16 * 1024
 HTTP_PORT: Final = 80
-_FAST: Final = 16
-"""So many connections have buffers that grow, as long ways need them; all further ones have small ones."""
 
 
 class UnreachableError(Exception):
@@ -102,7 +100,7 @@ class Outside:
             last = index == len(addresses) - 1
             with contextlib.suppress(OSError, TimeoutError):
                 seconds = CONNECT_SECONDS if last else _NEXT_SECONDS
-                return await _connect(address, port, seconds, fast=self._meter.connections <= _FAST), address
+                return await _connect(address, port, seconds, fast=self._meter.connections <= FAST_CONNECTIONS), address
         raise UnreachableError("no address answers")
 
     def _is_direct(self, host: str, port: int | None) -> bool:

@@ -14,6 +14,8 @@ from corral.network.limits import Meter
 READ_BYTES: Final = 64 * 1024
 BUFFER_BYTES: Final = 128 * 1024
 """Of the kernel, which doubles it, for what waits in a socket."""
+FAST_CONNECTIONS: Final = 16
+"""So many have buffers that grow, as long ways and fast programs need them; all further ones have small ones."""
 _RESET: Final = struct.pack("ii", 1, 0)
 
 Bytes = bytes | bytearray | memoryview

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
 from corral.server.faults import Fault, bad_request, unsupported
 from corral.server.settings import GIB, Defaults
+from corral.server.snapshots import PACKAGES_HINT
 from corral.server.store.rows import Sandbox, Snapshot, new_id
 from corral.server.volumes import mounts_of
 from corral.server.wire.control import CreateBuildInfo, CreateSandbox, ResizeSandbox
@@ -55,7 +56,7 @@ def image_of(build: CreateBuildInfo | None) -> str | None:
     lines = [line for line in build.dockerfile_content.splitlines() if line.strip() and line.strip()[0] != "#"]
     found = _FROM.fullmatch(lines[0]) if len(lines) == 1 else None
     if found is None:
-        raise unsupported("building images")
+        raise unsupported(f"building images; {PACKAGES_HINT}")
     return found[1]
 
 

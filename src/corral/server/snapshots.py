@@ -15,6 +15,11 @@ BASE_ID = str(uuid.uuid5(uuid.NAMESPACE_DNS, "default.snapshot.corral"))
 _ALSO_BASE = ("daytonaio/sandbox", "daytona-small", "daytona-medium", "daytona-large")
 """Names that Daytona has for its default snapshots; with any tag."""
 
+PACKAGES_HINT = (
+    "`corral serve --package NAME`, where it runs, brings Python packages into every sandbox, and `--network packages` "
+    "lets programs inside install them"
+)
+
 
 class Snapshots:
     """All snapshots of a server."""
@@ -62,8 +67,7 @@ class Snapshots:
             raise Fault(
                 422,
                 f"there is no snapshot {image[:200]!r}, and this server does not pull or build images: use one of its "
-                f"snapshots, such as {BASE!r}; `corral serve --package NAME`, where it runs, brings Python packages "
-                "into every sandbox",
+                f"snapshots, such as {BASE!r}; {PACKAGES_HINT}",
             )
         return row
 

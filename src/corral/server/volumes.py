@@ -50,7 +50,8 @@ class Volumes:
         for info in await self.of(organisation_id):
             if wanted == info.volume_id or (by_name and wanted == info.name):
                 return info
-        raise not_found(f"volume {wanted[:200]!r} not found")
+        # As the hosted service says it: older TypeScript SDKs create a missing volume only after this text.
+        raise not_found(f"Volume with {'name' if by_name else 'ID'} {wanted[:200]} not found")
 
     async def create(
         self, name: str, *, organisation_id: str, disk_limited: bool, permit: Callable[[], None]
@@ -58,7 +59,7 @@ class Volumes:
         """Create a volume of the server's size. Raises: Fault; as `permit`, and as `Backend.create_volume`."""
         infos = await self.of(organisation_id)
         if any(info.name == name for info in infos):
-            raise conflict(f"a volume named {name!r} already exists")
+            raise bad_request(f"Volume with name {name} already exists")
         if len(infos) + self._coming[organisation_id] >= self._per_organisation:
             raise Fault(403, f"quota exceeded: the organisation's limit is {self._per_organisation} volumes")
         permit()
@@ -83,7 +84,9 @@ class Volumes:
         """Delete a volume, by its id. Raises: Fault 404 and 409; as `Backend.delete_volume`."""
         info = await self.find(volume_id, organisation_id=organisation_id, by_name=False)
         if used_by:
-            raise conflict(f"the volume {info.name!r} is in use by sandbox {', '.join(used_by)}: delete it first")
+            raise conflict(
+                f"Volume cannot be deleted because it is in use by one or more sandboxes: {', '.join(used_by[:10])}"
+            )
         await self._backend.delete_volume(info.volume_id, owner=organisation_id)
         self._known.get(organisation_id, {}).pop(info.volume_id, None)
 

@@ -185,7 +185,9 @@ class ShellSession:
         command_id = await wait_for(submitting)
         if not wait:
             return await self.command(command_id)
-        return replace(await self.wait(command_id, timeout=timeout), denied=denied())
+        done = await self.wait(command_id, timeout=timeout)
+        await self._box.primitives.settle_denials()
+        return replace(done, denied=denied())
 
     async def commands(self) -> tuple[SessionCommand, ...]:
         """The commands with their current states, oldest first. About 4 MiB of commands and their texts are kept;

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from corral.base.denials import describe_denials
+from corral.base.needs import describe_needs
 from corral.results import Denial, ExecResult, FileInfo, GlobResult, GrepResult
 from corral.spec import NetworkPolicy
 
@@ -158,8 +159,8 @@ def render_result(
     max_chars: int = DEFAULT_MAX_CHARS,
     hint: str = OUTPUT_HINT,
 ) -> ToolText:
-    """The output of a program, in order, how it ended, and what the sandbox's `network` has refused it."""
-    footer = f"[{describe_end(result)}]{render_denials(result.denied, network)}"
+    """The output of a program, in order, how it ended, and what it lacked in a sandbox with this `network`."""
+    footer = f"[{describe_end(result)}]{_own_line(describe_needs(result, network or NetworkPolicy(), door='model'))}"
     body, cut = bound(make_harmless(result.output), max_chars=max_chars - len(footer) - 1, hint=hint)
     body = body.rstrip("\n") or "(no output)"
     return ToolText(f"{body}\n{footer}", ok=result.ok, truncated=cut or result.truncated, result=result)
@@ -167,8 +168,11 @@ def render_result(
 
 def render_denials(denied: Sequence[Denial], network: NetworkPolicy | None) -> str:
     """A line for the model about what the network refused, after a line end. Empty if it refused nothing."""
-    line = describe_denials(denied, network or NetworkPolicy(), door="model")
-    return f"\n[{line}]" if line else ""
+    return _own_line(describe_denials(denied, network or NetworkPolicy(), door="model"))
+
+
+def _own_line(text: str) -> str:
+    return f"\n[{text}]" if text else ""
 
 
 def describe_end(result: ExecResult) -> str:

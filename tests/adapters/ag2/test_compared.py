@@ -79,8 +79,10 @@ SIGNATURES = {
 }
 
 
-GIT = [("git_settings", inspect.Parameter.KEYWORD_ONLY, False)]
-ADDED = {"LocalEnvironment": GIT, "LocalSandbox": GIT}
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
+LOCAL = [("git_settings", _BY_NAME, False), ("packages", _BY_NAME, ()), ("venv", _BY_NAME, None),
+         ("network", _BY_NAME, None)]  # fmt: skip
+ADDED = {"LocalEnvironment": LOCAL, "LocalSandbox": LOCAL}
 """What ours takes beyond theirs, by name only and after all that is theirs."""
 
 

@@ -43,6 +43,19 @@ def shell(command: str) -> tuple[str, dict[str, Any]]:
 # What AG2's protocols ask for.
 
 
+async def test_what_ag2_has_from_the_host_is_brought_into_a_local_environment(tmp_path: Path) -> None:
+    library = tmp_path / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    library.mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").touch()
+    (library / "house_rules.py").write_text("limit = 3\n")
+    environment = LocalEnvironment(venv=tmp_path, packages=["hello"], network="packages")
+    spec = environment.environment.resolve()
+    assert (spec.packages, str(spec.network)) == (("hello",), "packages")
+    async with LocalEnvironment(venv=tmp_path) as made, made.open() as sandbox:
+        ended = await sandbox.exec(["python3", "-c", "import house_rules; print(house_rules.limit)"])
+    assert ended.output.strip() == "3"
+
+
 async def test_protocols_of_ag2(environment: CorralEnvironment) -> None:
     assert isinstance(environment, framework.get("tools.sandbox", "SandboxFactory"))
     assert isinstance(

@@ -12,7 +12,7 @@ import pytest
 
 from corral.backends.daytona import DaytonaBackend, life, seam
 from corral.backends.daytona.address import VARIABLES
-from corral.backends.daytona.params import network_params, refuse_unsupported
+from corral.backends.daytona.network import network_settings
 from corral.backends.daytona.seam import ServiceError, mapped, read, reading, repeat, translate
 from corral.errors import (
     BackendError,
@@ -314,30 +314,36 @@ async def test_sandbox_of_a_token_whose_time_is_over_is_not_handed_out(deadline:
     assert await DaytonaBackend._find_by_token(SimpleNamespace(get=get), "name") is (found if handed_out else None)
 
 
-# What may be reached.
-
-
-def test_a_network_is_told_to_the_service_in_its_lists() -> None:
-    def told(network: object) -> dict[str, object]:
-        return network_params(NetworkPolicy.parse(network))  # type: ignore[arg-type]
-
-    assert told("none") == told([]) == {"network_block_all": True}
-    assert told("open") == {}
-    assert told(["a.org", "*.b.org", "192.0.2.7", "10.0.0.0/8"]) == {
-        "domain_allow_list": "a.org,*.b.org",
-        "network_allow_list": "192.0.2.7/32,10.0.0.0/8",
-    }
+# The network.
 
 
 @pytest.mark.parametrize(
-    "network", ["a.org:443", "2001:db8::/32", "packages", "open,10.0.0.7", NetworkPolicy("open", (), NetworkLimits(7))]
-)
-def test_a_network_that_no_service_can_keep_is_refused(network: str | NetworkPolicy) -> None:
-    spec = make_spec(network=network)
+    ("policy", "hosted", "ours"),
+    [
+        ("none", {"network_block_all": True}, {"network_block_all": True}),
+        ([], {"network_block_all": True}, {"network_block_all": True}),
+        ("open", {"network_block_all": False}, {"network_block_all": False}),
+        ("packages", None, None),
+        ("a.org,*.b.org", {"domain_allow_list": "a.org,*.b.org"},
+         {"network_allow_list": "", "domain_allow_list": "a.org,*.b.org"}),
+        ("9.9.9.0/24", {"network_allow_list": "9.9.9.0/24"},
+         {"network_allow_list": "9.9.9.0/24", "domain_allow_list": ""}),
+        ("a.org:443", None, None),
+        ("2001:db8::/32", None, None),
+        (NetworkPolicy("open", ("10.0.0.1",)), None, None),
+        (NetworkPolicy("allow", ("a.org",), NetworkLimits(connections=1)), None, None),
+    ],
+)  # fmt: skip
+def test_policy_becomes_the_services_settings_or_is_refused(policy: Any, hosted: Any, ours: Any) -> None:
+    for is_ours, expected in ((False, hosted), (True, ours)):
+        if expected is None:
+            with pytest.raises(CapabilityError):
+                network_settings(NetworkPolicy.parse(policy), ours=is_ours)
+        else:
+            assert network_settings(NetworkPolicy.parse(policy), ours=is_ours) == expected
 
-    def create() -> None:
-        refuse_unsupported(spec)
-        network_params(spec.network)
 
-    with pytest.raises(CapabilityError):
-        create()
+def test_policy_is_read_from_what_the_service_says() -> None:
+    shown = remote(network_block_all=False, network_allow_list="9.9.9.0/24", domain_allow_list="a.org, *.b.org")
+    assert life.spec_of(shown).network == NetworkPolicy("allow", ("9.9.9.0/24", "a.org", "*.b.org"))
+    assert life.spec_of(remote(network_block_all=True, domain_allow_list="a.org")).network == NetworkPolicy()

@@ -179,6 +179,33 @@ def test_apt_and_uv_are_asked(clean: Path, tmp_path: Path) -> None:
     assert (found.index, found.extra) == ("https://one.example.org/", ("https://two.example.org/",))
 
 
+def test_logins_that_uv_has_in_variables_are_read(clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_program(clean, "uv", "true")
+    monkeypatch.setenv("UV_INDEX", "our-own=https://one.example.org/simple https://two.example.org/simple")
+    monkeypatch.setenv("UV_INDEX_OUR_OWN_USERNAME", "me")
+    monkeypatch.setenv("UV_INDEX_OUR_OWN_PASSWORD", "s@cret")
+    monkeypatch.setenv("UV_INDEX_THEIRS_PASSWORD", "token")
+    config = tmp_path / "home/.config/uv/uv.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[[index]]\nname = "theirs"\nurl = "https://three.example.org/"\ndefault = true\n')
+    found = asking.ask_uv()
+    assert found.index == "https://:token@three.example.org/"
+    assert found.extra == ("https://me:s%40cret@one.example.org/simple", "https://two.example.org/simple")
+    registries = combine(NO_UV, found, NO_NPM, NO_APT)
+    assert "cret" not in repr(registries.env) + repr(registries.sources)
+    assert {each.host for each in registries.credentials} == {"one.example.org:443", "three.example.org:443"}
+
+
+def test_edited_source_of_apt_is_noticed(clean: Path, tmp_path: Path) -> None:
+    sources = tmp_path / "sources.list.d"
+    sources.mkdir()
+    (sources / "a.sources").write_text("one")
+    before = {path: finding._stamp(path) for path in asking._apt_files(tmp_path)}
+    with (sources / "a.sources").open("a") as file:
+        file.write("two")
+    assert before != {path: finding._stamp(path) for path in before}
+
+
 @pytest.mark.parametrize("text", ["exit 3", "echo no JSON", "sleep 60", "printf '\\377'"])
 def test_tool_that_fails_or_hangs_is_a_problem_and_no_error(
     clean: Path, monkeypatch: pytest.MonkeyPatch, text: str

@@ -29,7 +29,8 @@ def test_speaks_in_the_words_of_its_door():
 
 def test_a_sandbox_without_a_network_is_said_to_have_none():
     assert _line(Denial("example.org", None, "no network"), network=None) == (
-        'network: blocked example.org: this sandbox has no network; ask for it with network="example.org"'
+        'network: blocked example.org: this sandbox has no network; ask for it with network="example.org"; '
+        'for pip, npm and the like: network="packages"'
     )
 
 

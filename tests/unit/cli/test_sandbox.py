@@ -179,7 +179,8 @@ def test_what_was_refused_is_told_by_exec_and_kept(corral: Corral, memory: Memor
     ended = corral("sandbox", "exec", *HERE, "box", "fetch")
     assert ended.stderr == (
         "corral: network: blocked example.org (2 times): this sandbox has no network; "
-        "ask for it with corral sandbox network box example.org\n"
+        "ask for it with corral sandbox network box example.org; "
+        "for pip, npm and the like: corral sandbox network box packages\n"
     )
     shown = corral("sandbox", "network", *HERE, "box", "--denied").stdout
     assert shown.split() == ["HOST", "PORT", "WHY", "TIMES", "example.org", "-", "no", "network", "2"]

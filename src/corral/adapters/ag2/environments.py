@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -246,12 +246,14 @@ class DockerEnvironment(EnvironmentBase):
 
 
 class LocalEnvironment(EnvironmentBase):
-    """AG2's local environment, but isolated: the embedded engine, without network and host files.
+    """AG2's local environment, but isolated: the embedded engine, without host files, and without a network unless
+    `network` permits one.
 
     With a `path`, that folder is copied in when the sandbox is created, and back when the environment is closed or the
     program ends (unless `cleanup=True`); `save()` copies back at any time. Files deleted inside stay on the host,
     and so do the host's git settings and hooks (unless `git_settings=True`), which the next `git status` would run.
-    AG2's own class runs on the host, without isolation.
+    `packages` and `venv` bring Python packages in, which AG2's own class has from the host: it runs there, without
+    isolation.
     """
 
     words = LOCAL
@@ -266,6 +268,9 @@ class LocalEnvironment(EnvironmentBase):
         env_vars: Mapping[str, str] | None = None,
         languages: tuple[str, ...] = ("python", "bash"),
         git_settings: bool = False,
+        packages: Sequence[str] = (),
+        venv: str | os.PathLike[str] | None = None,
+        network: NetworkPolicy | str | Sequence[str] | None = None,
     ) -> None:
         self.languages = languages
         super().__init__(
@@ -276,6 +281,9 @@ class LocalEnvironment(EnvironmentBase):
             cleanup=cleanup if cleanup is not None else path is None,
             workdir=_WORKSPACE,
             env=dict(env_vars or {}),
+            packages=packages,
+            venv=venv,
+            network=network,
         )
 
 

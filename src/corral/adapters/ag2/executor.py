@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, Unpack
 
 from corral.adapters.ag2.coding import BlockResult, MarkdownCodeExtractor, SandboxCodeResult, with_blocks
 from corral.adapters.ag2.sandbox import is_not_installed, with_remark
-from corral.base.denials import describe_denials
+from corral.base.needs import describe_needs
 from corral.client.sync import Sandbox
 from corral.errors import CorralError, SandboxClosedError
 from corral.languages import find_language, language_names
@@ -107,7 +107,7 @@ class CodeExecutorBase(ABC):
             if is_not_installed(error):
                 return BlockResult(name, NOT_FOUND_EXIT_CODE, str(error), error=error)
             return self._failed(name, error)
-        output = with_remark(result.output, describe_denials(result.denied, box.spec.network, door="model"))
+        output = with_remark(result.output, describe_needs(result, box.spec.network, door="model"))
         block = BlockResult(name, result.exit_code, output, result)
         return self._timed_out(block) if block.timed_out else block
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from corral.adapters.ag2 import framework
 from corral.adapters.ag2.words import Words
-from corral.base.denials import describe_denials
+from corral.base.needs import describe_needs
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.closing import AsyncClosing
 from corral.errors import BackendUnavailableError, CorralError, PolicyError, SandboxClosedError, SandboxError
@@ -77,7 +77,7 @@ class Adapted(Closing):
                     return Ran(str(error), NOT_FOUND_EXIT_CODE)
                 return Ran(describe_failure(error, self.words), 1)
         output = read_output(result, self.words, self.timeout if seconds is None else seconds, self.max_output)
-        remark = describe_denials(result.denied, box.spec.network, door="model")
+        remark = describe_needs(result, box.spec.network, door="model")
         return Ran(output, result.exit_code, result, remark)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NotRequired, TypedDict, TypeVar
 
-from corral.base.denials import describe_denials
+from corral.base.needs import describe_needs
 from corral.errors import EditError, SandboxClosedError, SandboxGoneError
 from corral.results import Denial, EndReason, ExecResult
 from corral.results import FileInfo as CoreFileInfo
@@ -139,7 +139,7 @@ def narrow_result(result: ExecResult, *, timeout: float, network: NetworkPolicy)
         reason=result.reason,
         duration_seconds=result.usage.wall_seconds,
         denied=result.denied,
-        remark=describe_denials(result.denied, network, door="model"),
+        remark=describe_needs(result, network, door="model"),
     )
 
 

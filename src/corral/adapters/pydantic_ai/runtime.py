@@ -41,7 +41,8 @@ class RuntimeConfig:
             if self.packages and (self.image is not None or self.package_manager != "pip"):
                 raise SpecError(
                     f"the runtime {self.name!r} lists packages but has no base image to install them on",
-                    hint="set base_image=; without an image only pip packages are supported",
+                    hint="set base_image=, on a backend that builds images, such as backend='docker'; without an image "
+                    "only packages of pip are supported",
                 )
             return Spec(image=self.image, packages=self._listed(), env=dict(self.env_vars), workdir=self.work_dir)
         return Spec(image=self._build(Image.base(self.base_image)), env=dict(self.env_vars), workdir=self.work_dir)

@@ -25,7 +25,7 @@ from pydantic_ai.workspaces import (
 
 from corral.adapters.pydantic_ai.opening import LIFETIME_SECONDS, LazySandbox, detach, find_sandbox
 from corral.base.command import bash_text
-from corral.base.denials import describe_denials
+from corral.base.needs import describe_needs
 from corral.client.registry import get_backend
 from corral.client.sandbox import AsyncSandbox
 from corral.concurrency.closing import AsyncClosing
@@ -145,7 +145,7 @@ class CorralWorkspace(AsyncClosing):
                 stderr=result.stderr,
             )
         stderr = result.stderr
-        if line := describe_denials(result.denied, box.spec.network, door="model"):
+        if line := describe_needs(result, box.spec.network, door="model"):
             stderr = f"{stderr}{'' if not stderr or stderr.endswith(chr(10)) else chr(10)}[{line}]\n"
         return CommandResult(exit_code=result.exit_code, stdout=result.stdout, stderr=stderr)
 

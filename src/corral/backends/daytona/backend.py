@@ -16,6 +16,7 @@ from corral.backends.daytona import detached, life, powers
 from corral.backends.daytona.address import Address
 from corral.backends.daytona.client import Client
 from corral.backends.daytona.creations import Creation, closed_meanwhile, get_book
+from corral.backends.daytona.network import network_settings
 from corral.backends.daytona.params import make_params, make_workdir, refuse_unsupported, set_limits
 from corral.backends.daytona.remote import Remote
 from corral.backends.daytona.sandbox import NAME, DaytonaSandbox
@@ -27,10 +28,14 @@ from corral.errors import CapabilityError, CorralError, SandboxGoneError, Snapsh
 from corral.protocol import Backend, Command, DetachedOptions, OnEvent, lacking
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo
 from corral.sessions.detached import DetachedProgram
-from corral.spec import HOME, LimitOptions, Resources, Spec, as_another, check_name, given_limits
+from corral.spec import HOME, LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_name, given_limits
 
-POWERS = DERIVED_POWERS | {"detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize", "expose"}
+POWERS = DERIVED_POWERS | {
+    "detach", "pty", "images", "snapshot", "fork", "stop", "pause", "resize", "expose", "set_network",
+}  # fmt: skip
 _SHORT_SECONDS = 10.0
+_OURS = "corral"
+"""What `corral serve` calls its environment."""
 
 log = logging.getLogger("corral.daytona")
 
@@ -76,6 +81,7 @@ class DaytonaBackend(Backend):
 
     async def _make(self, spec: Spec) -> DaytonaSandbox:
         refuse_unsupported(spec)
+        await self.network_settings(spec.network)  # refused before anything else
         if spec.snapshot is not None:
             spec = replace(spec, snapshot=(await powers.find_snapshot(self._client, spec.snapshot)).name)
         return await self._tokens.make_once(spec.client_token, lambda: self._make_new(spec))
@@ -182,7 +188,13 @@ class DaytonaBackend(Backend):
         return None
 
     def _params(self, spec: Spec, labels: dict[str, str], deadline: float | None) -> Any:
-        return make_params(spec, labels, deadline, os_user=self._os_user, target=self._target)
+        network = network_settings(spec.network, ours=self._environment == _OURS)
+        return make_params(spec, labels, deadline, os_user=self._os_user, target=self._target, network=network)
+
+    async def network_settings(self, policy: NetworkPolicy) -> dict[str, Any]:
+        """The service's settings for a policy. Raises: CapabilityError."""
+        ours = policy.permits_something and await self._is_ours()
+        return network_settings(policy, ours=ours)
 
     async def _is_ours(self) -> bool:
         """True if the service is `corral serve`, which says so."""
@@ -194,7 +206,7 @@ class DaytonaBackend(Backend):
                 return str((await ConfigApi(sdk._api_client).config_controller_get_config()).environment)  # noqa: SLF001 - no public way
 
             self._environment = await self._client.call(ask, op="capabilities", safe=True)
-        return self._environment == "corral"
+        return self._environment == _OURS
 
     # Finding.
 

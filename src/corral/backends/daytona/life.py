@@ -18,6 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from corral.backends.daytona.network import network_of
 from corral.results import SandboxInfo, SandboxState
 from corral.spec import DEFAULT_OUTPUT_LIMIT_BYTES, HOME, Lifetime, Spec
 
@@ -111,6 +112,7 @@ def spec_of(remote: Any) -> Spec:
     with contextlib.suppress(Exception):  # others can write labels
         spec = replace(
             spec,
+            network=network_of(remote),
             exec_timeout=options.get("exec_timeout"),
             output_limit_bytes=options.get("output_limit_bytes", DEFAULT_OUTPUT_LIMIT_BYTES),
             lifetime=Lifetime(

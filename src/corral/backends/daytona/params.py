@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from ipaddress import IPv6Network
 from typing import Any
 
 from corral.backends.daytona import life
@@ -11,9 +10,8 @@ from corral.backends.daytona.powers import asked_limits, limits_of
 from corral.backends.daytona.seam import ServiceError, repeat
 from corral.errors import CapabilityError
 from corral.image import Image
-from corral.network.rules import read_rule
 from corral.protocol import refuse_given
-from corral.spec import HOME, NetworkLimits, NetworkPolicy, Spec
+from corral.spec import HOME, Spec
 
 
 def refuse_unsupported(spec: Spec) -> None:
@@ -21,7 +19,7 @@ def refuse_unsupported(spec: Spec) -> None:
     unsupported = {
         "packages=": (
             bool(spec.packages),
-            "`corral serve --package NAME` has them in every sandbox; elsewhere Image.debian_slim().pip_install(NAME)",
+            "`corral serve --package NAME` has them in every sandbox; elsewhere use image= with one that has them",
         ),
         "venv=": (spec.venv is not None, "`corral serve --venv DIR` has it in every sandbox; elsewhere use an image"),
         "secrets=": (bool(spec.secrets), "store them at the service, or give values in env=, where programs see them"),
@@ -29,12 +27,6 @@ def refuse_unsupported(spec: Spec) -> None:
         "a limit for inodes": ("inodes" in spec.resources.asked, "leave it out; disk_bytes is supported"),
         "mounts=": (bool(spec.mounts), "use the vendor's SDK for its volumes, or backend='embedded'"),
         "hostname=": (spec.hostname != "corral", "leave it out"),
-        "limits of the network": (
-            spec.network.limits != NetworkLimits() and spec.network.permits_something,
-            "leave them out",
-        ),
-        'network="packages"': (spec.network.mode == "packages", "list the hosts: network=[…]"),
-        "hosts beside open": (spec.network.mode == "open" and bool(spec.network.hosts), "leave out one of them"),
     }
     refuse_given("daytona", unsupported)
     if spec.image is not None and spec.snapshot is not None:
@@ -42,7 +34,13 @@ def refuse_unsupported(spec: Spec) -> None:
 
 
 def make_params(
-    spec: Spec, labels: dict[str, str], deadline: float | None, *, os_user: str | None, target: str | None
+    spec: Spec,
+    labels: dict[str, str],
+    deadline: float | None,
+    *,
+    os_user: str | None,
+    target: str | None,
+    network: dict[str, Any],
 ) -> Any:
     """The SDK's parameters for creating a sandbox."""
     from daytona import CreateSandboxFromImageParams, CreateSandboxFromSnapshotParams
@@ -62,8 +60,8 @@ def make_params(
         "auto_delete_interval": 0,
         "ttl_minutes": life.minutes(deadline - time.time()) if deadline is not None else None,
         "target": target,
+        **{name: value for name, value in network.items() if value},
     }
-    params |= network_params(spec.network)
     if spec.image is None:
         return CreateSandboxFromSnapshotParams(snapshot=spec.snapshot, **params)
     image: Any = spec.image
@@ -73,25 +71,6 @@ def make_params(
         image = built
     limits = SdkResources(**limits_of(spec.resources))
     return CreateSandboxFromImageParams(image=image, resources=limits, **params)
-
-
-def network_params(policy: NetworkPolicy) -> dict[str, Any]:
-    """The SDK's parameters for a network. Raises: CapabilityError for hosts that its lists can't have."""
-    if not policy.permits_something:
-        return {"network_block_all": True}
-    ranges, names = [], []
-    for host in policy.hosts:
-        rule = read_rule(host)
-        if rule.port is not None or isinstance(rule.network, IPv6Network):
-            raise CapabilityError(
-                f"network={str(policy)!r}: the service's lists have no ports and no addresses of IPv6",
-                op="create",
-                hint=f"leave out {host!r}, or its port",
-            )
-        ranges += [] if rule.network is None else [str(rule.network)]
-        names += [rule.host] if rule.network is None else []
-    lists = {"network_allow_list": ",".join(ranges), "domain_allow_list": ",".join(names)}
-    return {name: text for name, text in lists.items() if text}
 
 
 async def make_workdir(box: Any, workdir: str) -> None:

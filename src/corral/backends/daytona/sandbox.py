@@ -36,7 +36,7 @@ from corral.errors import (
 from corral.languages import Language
 from corral.protocol import SandboxPrimitives, SpawnRequest, lacking
 from corral.results import SandboxInfo, SandboxUsage
-from corral.spec import USER, LimitOptions, Resources, Spec, check_name, check_timeout, given_limits
+from corral.spec import USER, LimitOptions, NetworkPolicy, Resources, Spec, check_name, check_timeout, given_limits
 
 if TYPE_CHECKING:
     from corral.backends.daytona.backend import DaytonaBackend
@@ -314,6 +314,12 @@ class DaytonaSandbox(SandboxPrimitives):
         """A signed link of the service: whoever has it may use it, for a day, or until this handle is closed."""
         self._check("expose")
         return await self._links.open(port)
+
+    async def set_network(self, policy: NetworkPolicy) -> None:
+        self._check("set_network")
+        settings = await self._maker.network_settings(policy)
+        await self._remote.call(lambda box: box.update_network_settings(**settings), op="set_network", safe=True)
+        self.spec = replace(self.spec, network=policy)
 
     async def resize(self, **limits: Unpack[LimitOptions]) -> None:
         given = given_limits(limits)

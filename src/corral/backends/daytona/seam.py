@@ -18,6 +18,7 @@ from corral.errors import (
     BackendUnavailableError,
     CapabilityError,
     CorralError,
+    PolicyError,
     RateLimitedError,
     SandboxError,
     SandboxGoneError,
@@ -34,6 +35,8 @@ _TRIES = 5
 _FIRST_PAUSE_SECONDS = 0.3
 _LONGEST_PAUSE_SECONDS = 20.0
 _TOO_MANY = 429
+_NETWORK = "network: "
+"""What `corral serve` says of more network than it permits begins with this."""
 _AGAIN = frozenset({502, 503, 504})
 _UNSENT = frozenset({"ClientConnectorError", "InvalidURL"})
 """By name: they come from a package that the SDK uses, and we don't."""
@@ -124,6 +127,8 @@ def translate(error: ServiceError, *, sandbox_id: str | None, op: str) -> Corral
     if status == 404:
         hint = "make a new one" if sandbox_id else "backend.list() lists the existing ones"
         return SandboxGoneError("sandbox not found: it has been deleted, or never existed", hint=hint, **where)
+    if status == 403 and _NETWORK in text:
+        return PolicyError(text.partition(_NETWORK)[2], hint="ask the operator of the service", **where)
     if status in (401, 403):
         hint = "check DAYTONA_API_KEY (or api_key=) and the key's permissions"
         return BackendUnavailableError(f"the service rejected the API key: {text}", hint=hint, **where)

@@ -10,13 +10,18 @@ from corral.protocol import refuse_given
 from corral.results import DERIVED_POWERS, Capabilities
 from corral.spec import NetworkLimits, Resources, Spec
 
-POWERS = DERIVED_POWERS | {"detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize"}
+POWERS = DERIVED_POWERS | {
+    "detach", "pty", "users", "images", "snapshot", "fork", "stop", "pause", "resize", "dial", "expose"
+}  # fmt: skip
 
 
 def refuse_what_is_missing(spec: Spec) -> None:
     """Raises: CapabilityError for a spec that containers can't meet."""
     unsupported = {
-        "packages": (bool(spec.packages), "build an image: corral.Image.debian_slim().pip_install(…)"),
+        "packages": (
+            bool(spec.packages),
+            "use image= with one that has them; Image.debian_slim().pip_install(…) builds it",
+        ),
         "venv": (spec.venv is not None, "build an image that has it"),
         "ephemeral": (spec.ephemeral, "leave it out: containers always write to the daemon's disk"),
         f"network={str(spec.network)!r}": (

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import signal as signals
+import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from aiodocker.exceptions import DockerError
 from corral.backends.docker.agent import ExecTransport
 from corral.backends.docker.container import ContainerName, make_limits, resized
 from corral.backends.docker.control import Control
+from corral.backends.docker.dialling import dial
 from corral.backends.docker.engine_api import EngineApi
 from corral.backends.docker.enter import Who
 from corral.backends.docker.insidescripts import KILLER, SIGNALLER
@@ -50,6 +52,7 @@ class DockerSandbox(SandboxPrimitives):
     """A container, as `corral.protocol.SandboxPrimitives`."""
 
     default_user = ""  # the image's
+    exposes = "dial"
 
     def __init__(
         self, ownership: ContainerName, spec: Spec, links: LinkHolder, keeping: Keeping, *, created: float,
@@ -189,6 +192,12 @@ class DockerSandbox(SandboxPrimitives):
                 self._check()
             error.sandbox_id = error.sandbox_id or self.id
             raise
+
+    async def dial(self, port: int) -> socket.socket:
+        self._check_files()
+        work = dial(self.spawn, port, sandbox_id=self.id, python=self.has_agent, keep=self.io.spawn)
+        with self._naming_end():
+            return await self.io.arun(work, undo=_close)
 
     async def _check_views(self) -> None:
         lack: str | None = "the container was made without"
@@ -466,3 +475,7 @@ class DockerSandbox(SandboxPrimitives):
 
 async def _end(process: DockerProcess) -> None:
     process.end_tree("cancelled")
+
+
+async def _close(connection: socket.socket) -> None:
+    connection.close()

@@ -104,6 +104,7 @@ class EmbeddedBackend(Backend):
             sandbox_id = str(uuid.uuid4())
             recipe = self.make_recipe(spec, sandbox_id, ground, layers=self.find_layers(spec))
             recipe = dataclasses.replace(recipe, trees=(*recipe.trees, *overlaid), mounts=mounts)
+            mounting.refuse_hidden_files(recipe)
             before = self.grounds.identify(ground.trees)
             try:
                 async with origins.copied(
@@ -464,6 +465,6 @@ class EmbeddedBackend(Backend):
 
 def _refuse_what_is_missing(spec: Spec) -> None:
     unsupported = {
-        "images yet": (spec.image is not None, "use packages=[…] or venv= for Python packages, or backend='docker'"),
+        "images yet": (spec.image is not None, "use packages=[…] for Python packages, or backend='docker' for images"),
     }
     refuse_given("embedded", unsupported)

@@ -12,13 +12,13 @@ from corral.backends.embedded.datafolder import open_data
 from corral.backends.embedded.hostfolders import Permitted, permit
 from corral.backends.embedded.seam import mapped
 from corral.engine import sweep
-from corral.engine.recipe import Bound, Overlaid
+from corral.engine.recipe import Bound, Overlaid, Recipe
 from corral.engine.state import DataFolder
 from corral.engine.volumes import Volume, VolumeStore
-from corral.errors import SpecError
+from corral.errors import MountError, SpecError
 from corral.mount import Mount, check_volume_name
 from corral.results import VolumeInfo
-from corral.spec import Spec, check_count, parse_size
+from corral.spec import HOME, Spec, check_count, parse_size
 
 _ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -53,6 +53,23 @@ def find_mounts(
         else:
             bounds.append(Bound(mount.path, folder, volume=False, writable=mount.writable))
     return tuple(bounds), tuple(overlaid)
+
+
+def refuse_hidden_files(recipe: Recipe) -> None:
+    """Our own file, by which Python finds packages, is never written into a volume or a folder of the host.
+
+    Raises:
+        MountError: a mount would hide them.
+    """
+    outside = [*(bound.target for bound in recipe.mounts), *(tree.target for tree in recipe.trees if tree.outside)]
+    for path in recipe.files:
+        for target in outside:
+            if not path.endswith("/") and path.startswith(f"{target}/"):
+                raise MountError(
+                    f"a mount at {target} would hide {path}, by which Python finds packages",
+                    op="create",
+                    hint=f"mount it at another path, such as {HOME}/data",
+                )
 
 
 def find_for_mount(store: VolumeStore, wanted: str) -> Volume:

@@ -481,4 +481,5 @@ def read_ending(message: wire.Message) -> Ending:
         ),
         signal=number or None,
         limit=str(message["limit"])[:20] or None,
+        unjudged=message.get("unjudged") is True,
     )

@@ -64,6 +64,8 @@ from corral.spec import (
 )
 
 _AGENT_SECONDS = 10.0
+_JUDGED_SECONDS = 5.0
+"""How long a result waits for a gate that starts."""
 
 log = logging.getLogger("corral.embedded")
 
@@ -509,6 +511,14 @@ class EmbeddedSandbox(SandboxPrimitives):
 
     async def find_origin(self, path: str | None) -> Origin:
         return await asyncio.to_thread(find_origin, self._data_folder, self.id, path)
+
+    async def settle_denials(self) -> None:
+        if self.closed or not self.spec.network.permits_something:
+            return
+        with contextlib.suppress(EngineError, OSError):  # a busy gate, or the end: the result does not wait for it
+            reply = await self._grip.ask({"op": "judged"})
+            with reply:
+                await seam.receive_within(reply, _JUDGED_SECONDS)
 
     def count_denials(self) -> int:
         return denials.count(self._denials)

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import TextIO
 
 from corral.cli.display import colour_wanted, cut, paint, plain, show_seconds, show_size, table
+from corral.cli.words import in_cli_words
 from corral.forge.events import ForgeEvent
 from corral.forge.lanes import Lane, Lanes
 from corral.forge.outcome import UNFINISHED
@@ -72,7 +73,7 @@ class LiveTable(View):
             drawing.cancel()
             self._clear()
             for text in self._warnings:
-                self._write(f"warning: {plain(text)}\n")
+                self._write(f"warning: {plain(in_cli_words(text))}\n")
 
     async def _keep_drawing(self) -> None:
         while True:
@@ -143,7 +144,7 @@ class PlainLines(View):
         if event.kind == "run-started":
             self._repeat = int(data.get("repeat", 1))
         elif event.kind == "warning":
-            self._write(f"warning: {plain(str(data.get('text', '')))}\n")
+            self._write(f"warning: {plain(in_cli_words(str(data.get('text', ''))))}\n")
         if event.candidate is None:
             return
         name = event.candidate if self._repeat == 1 else f"{event.candidate} {event.round}"

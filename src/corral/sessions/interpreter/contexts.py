@@ -251,6 +251,7 @@ class Interpreter:
         denied = self._box.watch_denials()
         async for event in self.run(code, context=context, envs=envs, timeout=timeout):
             kept.add(event)
+        await self._box.primitives.settle_denials()
         return replace(kept.result(), denied=denied())
 
     async def follow(self, context: str = DEFAULT_CONTEXT, *, run: str | None = None) -> AsyncIterator[RunEvent]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 _SECONDS = 20.0
 _MAX_BYTES = 1 << 20
@@ -153,15 +154,29 @@ def _uv_files() -> Iterator[str]:
 
 
 def _read_uv_variables(env: Mapping[str, str]) -> dict[str, Any]:
-    named = [
-        each.rpartition("=")[2] if "://" not in each.partition("=")[0] else each for each in _split(env, "UV_INDEX")
-    ]
+    named = [_read_uv_index(each, env) for each in _split(env, "UV_INDEX")]
     return {
-        "index": env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL"),
+        "index": _read_uv_index(env.get("UV_DEFAULT_INDEX", ""), env) or env.get("UV_INDEX_URL"),
         "extra": [*named, *_split(env, "UV_EXTRA_INDEX_URL")],
         "links": _split(env, "UV_FIND_LINKS"),
         "no_index": env.get("UV_NO_INDEX", "").lower() in ("1", "true", "yes"),
     }
+
+
+def _read_uv_index(text: str, env: Mapping[str, str]) -> str:
+    """The URL of `name=URL` or of a URL alone."""
+    name, equals, url = text.partition("=")
+    return _with_login(url, name, env) if equals and "://" not in name else text
+
+
+def _with_login(url: str, name: str, env: Mapping[str, str]) -> str:
+    """With the login that uv takes from variables for an index of this name."""
+    begin = f"UV_INDEX_{re.sub(r'[^A-Z0-9]', '_', name.upper())}"
+    user, password = env.get(f"{begin}_USERNAME", ""), env.get(f"{begin}_PASSWORD", "")
+    scheme, separator, rest = url.partition("://")
+    if not (user or password) or not separator or "@" in rest.partition("/")[0]:
+        return url
+    return f"{scheme}://{quote(user, safe='')}:{quote(password, safe='')}@{rest}"
 
 
 def _split(env: Mapping[str, str], name: str) -> list[str]:
@@ -176,11 +191,17 @@ def _read_uv_file(path: str) -> dict[str, Any]:
     pip = values.get("pip")
     values = {**values, **(pip if isinstance(pip, dict) else {})}
     indexes = [each for each in values.get("index", ()) if isinstance(each, dict) and isinstance(each.get("url"), str)]
-    default = [each["url"] for each in indexes if each.get("default")]
+    urls = {
+        each["url"]: _with_login(each["url"], name, os.environ)
+        if isinstance(name := each.get("name"), str)
+        else each["url"]
+        for each in indexes
+    }
+    default = [urls[each["url"]] for each in indexes if each.get("default")]
     return {
         "index": (default or [_text(values.get("index-url"))])[0],
         "extra": [
-            *(each["url"] for each in indexes if not each.get("default")), *_texts(values.get("extra-index-url"))
+            *(urls[each["url"]] for each in indexes if not each.get("default")), *_texts(values.get("extra-index-url"))
         ],
         "links": _texts(values.get("find-links")),
         "no_index": values.get("no-index"),
@@ -250,7 +271,15 @@ def ask_apt() -> AptSites:
         return AptSites(problem="apt is not installed")
     answer, problem = _ask([apt, "indextargets", "--format", "$(SITE)"])
     sites = tuple(dict.fromkeys(line.strip() for line in answer.splitlines() if "://" in line))
-    return AptSites(sites, ("/etc/apt/sources.list", "/etc/apt/sources.list.d", "/etc/apt/auth.conf"), problem)
+    return AptSites(sites, tuple(_apt_files(Path("/etc/apt"))), problem)
+
+
+def _apt_files(folder: Path) -> Iterator[str]:
+    """The folder of sources changes when one is added, and each of them when it is edited in place."""
+    sources = folder / "sources.list.d"
+    yield from (str(folder / "sources.list"), str(sources))
+    if sources.is_dir():
+        yield from (str(path) for path in sorted(sources.iterdir()))
 
 
 def _ask_json(argv: list[str]) -> tuple[dict[str, Any], str]:
