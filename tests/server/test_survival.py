@@ -192,7 +192,7 @@ FORK_AND_DIE = textwrap.dedent(
     import asyncio, os, signal, sys
     from corral.backends.embedded.backend import EmbeddedBackend
 
-    async def die(self, spec):
+    async def die(self, spec, **options):
         print("reached", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
