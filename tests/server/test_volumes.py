@@ -157,7 +157,7 @@ def test_a_folder_of_the_host_is_no_volume(daytona: Daytona) -> None:
     for name in ("/etc", "../..", "/"):
         with pytest.raises(DaytonaError):
             daytona.create(mounted(VolumeMount(volume_id=name, mount_path="/data")))
-        with pytest.raises(DaytonaError):
+        with pytest.raises(DaytonaBadRequestError, match="is not a valid name of a volume"):
             daytona.volume.create(name)
 
 
