@@ -1,4 +1,4 @@
-"""What outlives a sandbox: a volume that several share, and a folder of this machine that only `apply` changes."""
+"""What outlives a sandbox: a volume that several share, and a folder of the host that only `apply` changes."""
 
 import tempfile
 from pathlib import Path

@@ -111,7 +111,9 @@ Path("contest.toml").write_text('objective = "x"\\n[[candidates]]\\nscript = "on
 def winner(text): return (re.findall(r"Winner: (\\w+)", text) or [text])[0]
 code, out, said = corral("forge", "run", "one.py", "-o", "x")
 named = flags(r"--package hello", out + said)
-tell(module=[code, winner(corral("forge", "run", "one.py", "-o", "x", *named)[1])])
+tell(module=[code, winner(corral("forge", "run", "one.py", "-o", "x", *named, "--artifacts", "kept")[1])])
+(log,) = Path("kept").glob("*/events.jsonl")
+tell(doing=[json.loads(line)["data"]["doing"].split()[0] for line in log.open() if '"packages"' in line][:2])
 code, out, said = corral("forge", "run")
 tell(asked=[code, winner(corral("forge", "run", *flags(r"--package hello", said))[1])])
 code, out, said = corral("forge", "run", "one.py", "-o", "x", "--image", "python:3")
@@ -119,6 +121,7 @@ tell(image=[code, winner(corral("forge", "run", "one.py", "-o", "x", *flags("--p
 """,
         timeout=180,
     )
+    assert answer.pop("doing") == ["getting", "Collecting"]
     assert answer == {"module": [1, "one"], "asked": [2, "one"], "image": [1, "one"]}
 
 
@@ -147,6 +150,12 @@ with serving() as daytona:
             daytona.create(CreateSandboxFromImageParams(image=image))
         except Exception as error:
             said[name] = str(error)
+import venv
+venv.create("environment")
+(library,) = Path("environment/lib").glob("python*/site-packages")
+(library / "hello.py").write_text("version = '1.0'")
+with serving("--venv", "environment") as daytona:
+    tell(venv=daytona.create().process.code_run(code).result.strip())
 for name, text in said.items():
     with serving(*flags(r"(?<=corral serve )--package NAME", text)) as daytona:
         box = daytona.create()
@@ -161,6 +170,7 @@ for name, text in said.items():
         command=INSTALL,
         timeout=240,
     )
+    assert answer.pop("venv") == "1.0"
     assert answer == {f"{name}_{what}": "1.0" for name in ("named", "built") for what in ("package", "network", "kept")}
 
 

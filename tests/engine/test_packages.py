@@ -153,3 +153,51 @@ def test_processes_that_want_the_same_set_resolve_it_once_and_a_killed_one_is_no
         """
     )
     assert answer == {"both": ["1.0", "1.0"], "sets": 1}
+
+
+@pytest.mark.needs_npm
+def test_programs_install_from_what_the_hosts_files_name_and_never_see_the_logins(on_ground: Run) -> None:
+    """The policy `packages`, with pip.conf, .netrc and .npmrc of the user; and after they were changed."""
+    answer = on_ground(
+        """
+        make_npm_package(folder, "hello")
+        npm = serve(npm_registry, "93.184.215.21", name="npm.example.org", folder=folder, url="http://npm.example.org")
+        home = Path.cwd() / "home"
+        (home / ".config/pip").mkdir(parents=True)
+        os.environ["HOME"] = str(home)
+        for name in ("PIP_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_CONFIG_FILE", "XDG_CONFIG_HOME"):
+            os.environ.pop(name, None)
+
+        def configure(host):
+            text = f"[global]\\nindex-url = http://{host}/simple\\ntrusted-host = {host}\\n"
+            (home / ".config/pip/pip.conf").write_text(text)
+
+        configure("pip.example.org")
+        (home / ".netrc").write_text("machine pip.example.org login user password s3cret\\n")
+        (home / ".netrc").chmod(0o600)
+        (home / ".npmrc").write_text("registry=http://npm.example.org/\\n//npm.example.org/:_authToken=s3cret\\n")
+
+        def run(command):
+            with Sandbox(network="packages") as box:
+                result = box.exec(command, timeout=60)
+                return result.stdout.strip() if result.ok else [result.output, *map(str, result.denied)]
+
+        install = "pip install -q hello && python3 -c 'import hello; print(hello.version)'"
+        tell(pip=run(install), npm=run("npm install -s --no-audit --no-fund hello && node -p 'require(\\"hello\\")'"))
+        tell(authorized=npm.requests[0]["headers"]["authorization"])
+        # The pattern is no text that it would find in its own command line.
+        tell(seen=run("cat /proc/*/environ /proc/*/cmdline ~/.*rc ~/.config/pip/* 2>&1 | grep -ac s3[c]ret || true"))
+        configure("other.example.org")
+        serve(pip_index, "93.184.215.22", name="other.example.org", folder=folder)
+        tell(changed=run(install), before=run("curl -sS -m 10 http://pip.example.org/simple/hello/")[-1])
+        """,
+        timeout=120,
+    )
+    assert answer == {
+        "pip": "1.0",
+        "npm": "1.0.0",
+        "authorized": "Bearer s3cret",
+        "seen": "0",
+        "changed": "1.0",
+        "before": "pip.example.org",
+    }

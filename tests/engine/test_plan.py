@@ -34,11 +34,11 @@ LAYERS = (
     Layer("b", "/data/layers/b", "loop", 0x7001_0000, {"/": 0, "/usr": 1}),
     Layer("a", "/data/layers/a", "folder", 0x7002_0000, {"/": 1}),
 )
-OVERLAID = Overlaid("/work", ("/srv/ann/project",), writable=True, outside=True)
+OVERLAID = Overlaid("/work", ("/srv/project",), writable=True, outside=True)
 MOUNTS = (
     Bound("/data", "f0e1", volume=True, writable=True),
     Bound("/in", "f0e1", volume=True, subpath="raw/2026", exclusive=True),
-    Bound("/home/daytona/notes", "/srv/ann/notes", volume=False),
+    Bound("/home/daytona/notes", "/srv/notes", volume=False),
 )
 FILES = {"/home/daytona/.local/lib/python3.11/site-packages/corral.pth": "x\n", "/srv/project/": ""}
 

@@ -427,6 +427,28 @@ tell(gates=gates(), zombies=wait_until(lambda: not zombies()))
 
 
 @pytest.mark.needs_root
+def test_a_gate_that_was_taken_over_does_not_keep_its_holder_busy(tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    shutil.copytree(ROOT / "src/corral", library / "corral", ignore=shutil.ignore_patterns("__pycache__"))
+    gate = library / "corral/network/gate.py"
+    ready = 'self._say({"ok": True, "ready": True})'
+    assert gate.read_text().count(ready) == 1
+    gate.write_text(gate.read_text().replace(ready, f"while True: {ready}"))
+    told = ground.run(
+        TOOLS
+        + """
+with Sandbox(network=["example.org"]) as box, Sandbox() as other:
+    box.start(["python3", "-c", "import socket; socket.getaddrinfo('example.com', 80)"])
+    wait_until(gates)
+    first = set(gates())
+    tell(ended=wait_until(lambda: not first & set(gates())), other=other.exec("true").exit_code)
+""",
+        env={"PYTHONPATH": f"{library}:{ROOT / 'tests'}"},
+    )
+    assert told == {"ended": True, "other": 0}
+
+
+@pytest.mark.needs_root
 def test_without_nf_tables_programs_that_use_the_proxy_reach_what_is_listed(tmp_path: Path) -> None:
     library = tmp_path / "library"
     shutil.copytree(ROOT / "src/corral", library / "corral", ignore=shutil.ignore_patterns("__pycache__"))

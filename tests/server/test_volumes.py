@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 from daytona import (
+    AsyncDaytona,
     CreateSandboxFromSnapshotParams,
     Daytona,
     DaytonaBadRequestError,
@@ -174,3 +175,20 @@ def test_mounts_survive_the_server(own_server: ServedProcess) -> None:
         client.volume.delete(volume)
     client.delete(again)
     client.volume.delete(volume)
+
+
+async def test_the_async_client_has_volumes_too(async_daytona: AsyncDaytona) -> None:
+    name = f"data-{uuid.uuid4().hex[:8]}"
+    made = await async_daytona.volume.get(name, create=True)
+    box = await async_daytona.create(mounted(VolumeMount(volume_id=made.id, mount_path="/data", subpath="a")))
+    try:
+        await box.fs.upload_file(b"by the API", "/data/file")
+        assert (await box.process.exec("cat /data/file")).result == "by the API"
+        assert name in [each.name for each in await async_daytona.volume.list()]
+        with pytest.raises(DaytonaConflictError, match="in use"):
+            await async_daytona.volume.delete(made)
+    finally:
+        await async_daytona.delete(box)
+    await async_daytona.volume.delete(made)
+    with pytest.raises(DaytonaNotFoundError):
+        await async_daytona.volume.get(name)

@@ -228,7 +228,8 @@ class _Registry(_Handler):
 
     def do_GET(self) -> None:
         folder, url = Path(self.server_of.options["folder"]), self.server_of.options["url"]
-        self.server_of.requests.append({"method": self.command, "path": self.path})
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server_of.requests.append({"method": self.command, "path": self.path, "headers": headers})
         name = urlsplit(self.path).path.strip("/")
         if name.endswith(".tgz") and (folder / name).is_file():
             self.answer(200, (folder / name).read_bytes(), **{"Content-Type": "application/octet-stream"})

@@ -38,6 +38,7 @@ from corral.forge.result import ContestResult, State
 from corral.forge.runfolder import Run, RunWriter, artifact_folder, read_run
 from corral.forge.settings import Settings
 from corral.protocol import Backend
+from corral.results import Event
 from corral.spec import Lifetime, NetworkPolicy, Spec
 
 MAX_OBJECTIVE_BYTES = 100_000
@@ -261,12 +262,17 @@ class _ContestRun:
                 continue
             seen.add(kind)
             try:
-                box = await self._contest.backend.create(attempts.spec_for(candidate, self._bases[key]))
+                spec = attempts.spec_for(candidate, self._bases[key])
+                box = await self._contest.backend.create(spec, on_event=self._tell_packages)
                 await box.aclose()
             except (SpecError, CapabilityError, BackendUnavailableError):
                 raise
             except CorralError as error:  # may be temporary: the attempts will see
                 self._teller.tell("warning", text=f"could not create a sandbox for {candidate.id}: {error}")
+
+    def _tell_packages(self, event: Event) -> None:
+        if event.kind == "packages":
+            self._teller.tell("packages", doing=str(event.details["doing"]))
 
     async def _run_all(self, left: Sequence[Turn], attempts: AttemptMaker) -> None:
         if self._settings.pin and self._contest.backend.name != "embedded":

@@ -3,6 +3,7 @@
 | kind | of | data |
 |---|---|---|
 | `run-started` | | run, objective, candidates (id, name, description), order, jobs, repeat, seed, backend, resumed |
+| `packages` | | doing: packages of candidates are resolved |
 | `base-ready` | | how, seconds |
 | `phase` | attempt | phase, and for `place` sandbox_id |
 | `output` | attempt | stream, text |
@@ -36,6 +37,7 @@ _KINDS: dict[str, dict[str, tuple[type, ...]]] = {
         "run": (str,), "objective": (str,), "candidates": (list,), "order": (list,), "jobs": (int,), "repeat": (int,),
         "seed": (int,), "backend": (str,), "resumed": (bool,), "done": (list,),
     },
+    "packages": {"doing": (str,)},
     "base-ready": {"how": (str,), "seconds": NUMBER},
     "phase": {"phase": (str,)},
     "output": {"stream": (str,), "text": (str,)},

@@ -123,6 +123,8 @@ class Lanes:
         if event.kind == "run-ended":
             self.state = str(data.get("state", "finished"))
             return {key: data.get(key) for key in ("state", "winners", "seconds")}
+        if event.kind == "packages":
+            self.base = clean_line(f"packages: {data.get('doing', '')}", limit=200)
         if event.kind != "base-ready":
             return None
         self.base = str(data.get("how", ""))

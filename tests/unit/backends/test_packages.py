@@ -1,6 +1,7 @@
 """Sets of packages on the host: kept, shared, compared with their hashes. A copy stands in for pip in its sandbox."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from corral.backends.embedded.packages import packages_folder, provide_packages
-from corral.errors import SpecError
+from corral.errors import BackendUnavailableError, SpecError
 from support.wheels import make_wheel
 
 
@@ -151,6 +152,18 @@ async def test_failure_and_cancellation_leave_nothing(index: Index) -> None:
     assert index.nothing_is_left()
     index.add("one")
     await index.provide("one")  # the lock is free
+
+
+async def test_full_disk_is_an_error_that_says_what_to_do(index: Index) -> None:
+    async def fill(packages: tuple[str, ...], folder: Path) -> bool:
+        folder.mkdir(parents=True)
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    with pytest.raises(BackendUnavailableError, match="can't be kept on this machine: No space left") as raised:
+        await provide_packages(index.data, ("one",), fill, tell=index.told.append)
+    assert "packages/" in str(raised.value.hint)
+    assert str(index.data) not in str(raised.value)
+    assert index.nothing_is_left()
 
 
 async def test_address_is_refused_below_the_spec_too(index: Index) -> None:

@@ -118,6 +118,15 @@ def test_uv_inside_follows_pip_unless_it_has_settings_of_its_own() -> None:
     assert "uv.example.org:443" in own.rules
 
 
+def test_pip_inside_follows_uv_if_only_that_has_settings() -> None:
+    """packages= is resolved by pip: names of a company's own index are not asked for at the public one."""
+    default = PythonIndexes("https://default.example.org/simple", is_default=True, file_host="files.example.org")
+    found = combine(default, PythonIndexes("https://me:s3cret@uv.example.org/simple"), NO_NPM, NO_APT)
+    assert found.rules == ("uv.example.org:443",)
+    assert found.env["PIP_INDEX_URL"] == found.env["UV_DEFAULT_INDEX"] == "https://uv.example.org/simple"
+    assert combine(NO_UV, PythonIndexes("https://uv.example.org/simple"), NO_NPM, NO_APT).env["PIP_INDEX_URL"]
+
+
 def test_without_an_index_none_is_used_inside_either(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     found = for_pip(None, links=(str(tmp_path),))

@@ -112,8 +112,10 @@ def combine(
 ) -> Registries:
     """The registries of these answers. `logins` gives the user and the password for a host, if it has any."""
     found = _Findings(logins)
-    env = _add_python(found, "pip", pip, _PIP)
-    # uv inside uses what pip does, if it is not configured itself: else a mirror for pip alone would not be enough.
+    # Each of the two uses what the other does, if only that is configured: a mirror for one is meant for both, and
+    # whoever set one does not mean that private names are asked for at the default.
+    follows = uv.is_set and not pip.is_set
+    env = _add_python(found, "pip", uv if follows else pip, _PIP)
     env |= _add_python(found, "uv", uv, _UV) if uv.is_set else _add_python(found, "pip", pip, _UV)
     more, settings = _add_npm(found, npm)
     for site in apt.sites:
