@@ -231,7 +231,7 @@ def test_a_gate_that_is_killed_and_a_creator_that_is_killed(on_ground: Run) -> N
             before = count_descriptors()
             for _ in range(3):
                 fetches(box)
-            tell(leaked=count_descriptors() - before)
+            tell(leaked=max(0, count_descriptors() - before))  # it may sink: what was used before is closed later
             box.kill()
         tell(over=wait_until(lambda: not gates()))
         """,

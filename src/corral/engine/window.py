@@ -110,7 +110,9 @@ class Window:
         """Before it is handed over: whoever waits for an answer gets it now."""
         if self._waiting:
             self.end_gate()
-        self._answer_all(self._judging)
+        for place, done in enumerate(self._judging):
+            done()
+            self._judging[place] = _ignore  # the gate still answers, and is not to be ended for it
         self.leave()
 
     def add(self, sockets: Sockets, *, transparent: bool) -> None:
@@ -308,6 +310,10 @@ class _Gate:
         """Close our descriptors. Without any other holder, it ends."""
         self.control.close()
         os.close(self.pid_fd)
+
+
+def _ignore() -> None:
+    """For an answer that nobody waits for any more."""
 
 
 def choose_uid(first_uid: int) -> int:
