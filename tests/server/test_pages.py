@@ -9,7 +9,6 @@ import pytest
 from support.project import ROOT, Block, read_blocks
 from support.serving import ServedProcess, make_client
 from support.warm import run_program
-from support.wheels import make_wheel
 
 PAGES = [ROOT / "README.md", ROOT / "docs/server.md"]
 MARK = "<!-- needs: a server -->"
@@ -37,7 +36,6 @@ def test_readme_has_an_example_of_few_lines() -> None:
 @pytest.mark.parametrize(("block", "said"), choose_blocks())
 def test_block_runs_against_a_server(block: Block, said: str, server: ServedProcess, tmp_path: Path) -> None:
     environment = os.environ | {"DAYTONA_API_URL": server.url, "DAYTONA_API_KEY": server.key}
-    make_wheel(tmp_path / "wheels", "matplotlib")  # the name is what the page needs of it
     file = tmp_path / "snippet.py"
     file.write_text(block.text, encoding="utf-8")
     done = run_program(file, cwd=tmp_path, env=environment)
