@@ -200,19 +200,12 @@ def test_a_gate_that_is_killed_and_a_creator_that_is_killed(on_ground: Run) -> N
     answer = on_ground(
         """
         import signal, subprocess
-        from pathlib import Path
-        from support.leftovers import count_descriptors, wait_until
+        from support.leftovers import adopt_orphans, count_descriptors, list_descendants, wait_until
+        adopt_orphans()  # the keeper stays below us, and no gate of others is taken for ours
         serve(web, "93.184.215.14", 80, name="example.org")
         serve(banner, "93.184.215.14", 25, name="example.org")
         def gates():
-            found = []
-            for entry in Path("/proc").glob("[0-9]*/comm"):
-                try:
-                    if entry.read_text().startswith("corral-gate"):
-                        found.append(int(entry.parent.name))
-                except OSError:
-                    pass  # it ended meanwhile
-            return found
+            return [pid for pid, name in list_descendants(os.getpid()).items() if name == "corral-gate"]
         def fetches(box):
             return "/a" in box.exec("curl -s -m 20 http://example.org/a").stdout
         with Sandbox(network=["example.org"]) as box:
@@ -238,7 +231,7 @@ def test_a_gate_that_is_killed_and_a_creator_that_is_killed(on_ground: Run) -> N
             before = count_descriptors()
             for _ in range(3):
                 fetches(box)
-            tell(leaked=count_descriptors() - before)
+            tell(leaked=not wait_until(lambda: count_descriptors() <= before))  # some are closed a moment later
             box.kill()
         tell(over=wait_until(lambda: not gates()))
         """,
@@ -262,7 +255,7 @@ time.sleep(600)
         "detached": True,
         "denied": ["other.example"],
         "changed": False,
-        "leaked": 0,
+        "leaked": False,
         "over": True,
     }
 
