@@ -300,7 +300,7 @@ def test_keys_are_made_with_a_ceiling_and_listed(
 
 async def test_our_own_backend_asks_for_lists_beneath_the_ceiling(open_server: ServedProcess) -> None:
     backend = DaytonaBackend(api_key=open_server.key, api_url=open_server.url)
-    assert (await backend.capabilities()).network == ("none", "allow")
+    assert (await backend.capabilities()).network == ("none", "allow", "open")
     async with AsyncSandbox(backend=backend, network=["permitted.invalid"]) as box:
         for wanted in ("none", "permitted.invalid"):
             await box.set_network(wanted)
@@ -312,5 +312,7 @@ async def test_our_own_backend_asks_for_lists_beneath_the_ceiling(open_server: S
     with pytest.raises(PolicyError):
         await backend.create(Spec(network=NetworkPolicy("allow", ("elsewhere.invalid",))))
     with pytest.raises(CapabilityError, match="list the hosts"):
-        await backend.create(Spec(network=NetworkPolicy("open")))
+        await backend.create(Spec(network=NetworkPolicy("packages")))
+    async with await backend.create(Spec(network=NetworkPolicy("open"))) as box:  # what the server gives by default
+        assert (await box.exec("getent hosts elsewhere.invalid")).exit_code != 0
     await backend.aclose()
