@@ -1,4 +1,4 @@
-"""What outlives a sandbox: a volume that several share, and a folder of this machine that is changed only by `apply`."""
+"""What outlives a sandbox: a volume that several share, and a folder of the host that only `apply` changes."""
 
 import tempfile
 from pathlib import Path

@@ -313,7 +313,7 @@ def test_a_mounted_folder_is_changed_only_by_apply(corral: Corral, request: pyte
             os.chown(path, owner, owner)
         Path(name).chmod(0o755)
         listed = ("--host-folders", str(folder))
-        mounted = ("--mount", f"{folder}:/work:overlay", "-w", "/work", "-l", "bash")
+        mounted = ("--mount", f"{folder}:/project:overlay", "-w", "/project", "-l", "bash")
         refused = corral("run", *mounted, "-c", "cat file")
         assert refused.returncode == 125
         assert "--host-folders before the command" in refused.stderr
@@ -324,12 +324,12 @@ def test_a_mounted_folder_is_changed_only_by_apply(corral: Corral, request: pyte
         assert (folder / "file").read_text() == "two\n"
         assert (folder / "file").stat().st_uid == owner
 
-        made = corral(*listed, "sandbox", "create", "--name", "worker", "--mount", f"{folder}:/work:copy")
+        made = corral(*listed, "sandbox", "create", "--name", "worker", "--mount", f"{folder}:/project:copy")
         assert made.returncode == 0, made.stderr
-        corral("sandbox", "exec", "worker", "cd /work && echo box > file && touch new")
+        corral("sandbox", "exec", "worker", "cd /project && echo box > file && touch new")
         assert corral("sandbox", "diff", "worker").stdout == "M  file\nA  new\n"
         (folder / "file").write_text("host\n")
-        assert corral("sandbox", "diff", "worker", "/work").stdout == "M! file\nA  new\n"
+        assert corral("sandbox", "diff", "worker", "/project").stdout == "M! file\nA  new\n"
         conflict = corral("sandbox", "apply", "worker")
         assert conflict.returncode == 1
         assert "'file'" in conflict.stderr

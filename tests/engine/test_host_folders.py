@@ -1,8 +1,10 @@
 """Folders of the host in a sandbox: which may be mounted, what it can do to them, and what `apply` brings back."""
 
+import asyncio
 import contextlib
 import os
 import stat
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -12,6 +14,11 @@ import pytest
 
 from corral import AsyncSandbox, FolderChange, Mount, Resources, Spec
 from corral.backends.embedded import EmbeddedBackend
+from corral.engine.copies import make_copies
+from corral.engine.errors import SetupError
+from corral.engine.recipe import Overlaid
+from corral.engine.state import DataFolder
+from corral.engine.sweep import discard_dead
 from corral.errors import ApplyConflictError, MountError, PolicyError, SandboxFileError, SpecError
 from corral.inside.nolinks import open_file, opened
 from support.user import OrdinaryUser
@@ -61,7 +68,7 @@ async def backend(tmp_path: Path, folder: Path) -> AsyncIterator[EmbeddedBackend
 
 
 def work(folder: Path, mode: str) -> Spec:
-    return Spec(mounts=[Mount("/work", source=folder, mode=mode)], workdir="/work")  # type: ignore[arg-type]
+    return Spec(mounts=[Mount("/project", source=folder, mode=mode)], workdir="/project")  # type: ignore[arg-type]
 
 
 def listing(folder: Path) -> dict[str, tuple[str, int, object]]:
@@ -113,7 +120,7 @@ async def test_what_was_changed_is_shown_and_then_applied(backend: EmbeddedBacke
     async with await backend.create(work(folder, mode)) as box:
         assert await box.diff() == ()
         await box.exec(CHANGE, check=True)
-        assert brief(await box.diff("/work")) == CHANGED
+        assert brief(await box.diff("/project")) == CHANGED
         assert listing(folder) == before
         done = await box.apply()
         assert (brief(done.changes), done.left_out) == (CHANGED, ())
@@ -208,6 +215,36 @@ async def test_links_lead_apply_nowhere(backend: EmbeddedBackend, folder: Path, 
     assert (outside / "main.py").read_text() == "outside\n"
 
 
+@pytest.mark.parametrize("mode", WRITING)
+async def test_a_link_in_the_place_of_the_folder_is_not_followed(
+    tmp_path: Path, folder: Path, public: Path, mode: str
+) -> None:
+    """Another sandbox that may write to the folder above can put it there."""
+    above = public / "above"
+    above.mkdir()
+    folder.rename(above / "project")
+    if ROOT:
+        os.chown(above, OWNER, OWNER)
+    outside = public / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("untouched\n")
+    backend = EmbeddedBackend(tmp_path / "data", host_folders=[f"{above}:rw"])
+    async with (
+        await backend.create(work(above / "project", mode)) as box,
+        await backend.create(Spec(mounts=[Mount("/above", source=above, mode="rw")])) as other,
+    ):
+        await box.exec("echo evil > evil", check=True)
+        await other.exec(f"cd /above && mv project was && ln -s {outside} project", check=True)
+        for overwrite in (False, True):
+            with pytest.raises(MountError, match="link"):
+                await box.apply(overwrite=overwrite)
+        with pytest.raises(MountError, match="link"):
+            await box.diff()
+    assert (outside / "precious").read_text() == "untouched\n"
+    assert list(listing(outside)) == ["precious"]
+    await backend.aclose()
+
+
 async def test_special_files_and_set_user_ids_are_not_brought_back(backend: EmbeddedBackend, folder: Path) -> None:
     async with await backend.create(work(folder, "overlay")) as box:
         await box.exec(
@@ -243,7 +280,7 @@ async def test_odd_names_and_deep_trees_come_back_as_they_are(
     backend: EmbeddedBackend, folder: Path, mode: str
 ) -> None:
     async with await backend.create(work(folder, mode)) as box:
-        await box.run_code(MAKE_ODD, cwd="/work", check=True)
+        await box.run_code(MAKE_ODD, cwd="/project", check=True)
         done = await box.apply()
         assert done.left_out == ()
         assert await box.diff() == ()
@@ -316,6 +353,36 @@ async def test_a_folder_larger_than_the_disk_is_not_copied(backend: EmbeddedBack
         await backend.create(small)
     assert not list(backend.data_folder.glob("copies/.*"))
     assert not list(backend.data_folder.glob("sandboxes/*"))
+
+
+async def test_a_copy_follows_no_link_that_took_the_folders_place(tmp_path: Path, folder: Path) -> None:
+    data = DataFolder(tmp_path / "data")
+    data.prepare()
+    (folder.parent / "way").symlink_to(folder)
+    for path in (folder.parent / "way", folder.parent / "way" / "src"):
+        tree = Overlaid("/project", (str(path),), writable=True, outside=True, copied=True)
+        with pytest.raises(SetupError, match="can't be copied"):
+            make_copies(data, [tree], sources={}, limit_bytes=1 << 30)
+    assert not list(data.path.glob("copies/.*"))
+
+
+async def test_a_cancelled_or_killed_copy_leaves_nothing(backend: EmbeddedBackend, folder: Path) -> None:
+    for number in range(200):
+        (folder / f"file-{number}").write_bytes(os.urandom(20_000))
+    give_away(folder)
+    for pause in (0.0, 0.02, 0.1):
+        making = asyncio.ensure_future(backend.create(work(folder, "copy")))
+        await asyncio.sleep(pause)
+        making.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await making).aclose()
+    assert not list(backend.data_folder.glob("copies/.*"))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    draft = backend.data_folder / "copies" / f".new-{ended.pid}-00ff"
+    (draft / "2").mkdir(parents=True)
+    discard_dead(DataFolder(backend.data_folder))
+    assert not draft.exists()
 
 
 async def test_which_folder_is_meant(backend: EmbeddedBackend, folder: Path) -> None:
@@ -451,8 +518,8 @@ async def main():
     (folder / "gone").write_text("x")
     backend = EmbeddedBackend(home / "data", host_folders=[f"{folder}:rw", "/tmp", "~"])
     for mode in ("copy", "overlay"):
-        mount = Mount("/work", source=folder, mode=mode)
-        async with AsyncSandbox(backend=backend, mounts=[mount], workdir="/work") as box:
+        mount = Mount("/project", source=folder, mode=mode)
+        async with AsyncSandbox(backend=backend, mounts=[mount], workdir="/project") as box:
             await box.exec("echo two >> file; rm gone; mkdir d; echo x > d/new", check=True)
             print([f"{c.kind} {c.path}" for c in await box.diff()])
             await box.apply()
@@ -463,7 +530,7 @@ async def main():
         (folder / "file").write_text("one\\n")
     for refused in ("~", "/tmp", "/"):
         try:
-            await AsyncSandbox(backend=backend, mounts=[Mount("/work", source=refused)])
+            await AsyncSandbox(backend=backend, mounts=[Mount("/project", source=refused)])
         except Exception as error:
             print("refused:", type(error).__name__)
     await backend.aclose()

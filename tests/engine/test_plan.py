@@ -34,11 +34,11 @@ LAYERS = (
     Layer("b", "/data/layers/b", "loop", 0x7001_0000, {"/": 0, "/usr": 1}),
     Layer("a", "/data/layers/a", "folder", 0x7002_0000, {"/": 1}),
 )
-OVERLAID = Overlaid("/work", ("/srv/ann/project",), writable=True, outside=True)
+OVERLAID = Overlaid("/work", ("/srv/project",), writable=True, outside=True)
 MOUNTS = (
     Bound("/data", "f0e1", volume=True, writable=True),
     Bound("/in", "f0e1", volume=True, subpath="raw/2026", exclusive=True),
-    Bound("/home/daytona/notes", "/srv/ann/notes", volume=False),
+    Bound("/home/daytona/notes", "/srv/notes", volume=False),
 )
 FILES = {"/home/daytona/.local/lib/python3.11/site-packages/corral.pth": "x\n", "/srv/project/": ""}
 
@@ -115,7 +115,14 @@ def test_only_root_inside_keeps_any_capability() -> None:
     assert not any(BUILD_CAPABILITIES >> bit & 1 for bit in (admin, ptrace, mknod))
 
 
-@pytest.mark.parametrize("name", ["sandbox-with-tools", "sandbox-on-layers"])
+@pytest.mark.parametrize("name", ["sandbox-with-tools", "sandbox-on-layers", "sandbox-with-a-copy"])
 def test_recipe_survives_the_wire(name: str) -> None:
     recipe, _ = SANDBOXES[name]
     assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+def test_earlier_versions_can_read_a_recipe_without_mounts() -> None:
+    """They take no other fields: a sandbox that this version made can be listed and started by the one before."""
+    data = RECIPE.to_json()
+    assert {key for tree in data["trees"] for key in tree} == {"target", "lowers", "writable"}
+    assert not {"mounts", "copies", "redirect"} & data.keys()

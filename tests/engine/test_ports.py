@@ -7,13 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from corral.backends.embedded import EmbeddedBackend, dialling
+from corral.backends.embedded import EmbeddedBackend, dialling, seam
+from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.client.sandbox import AsyncSandbox
 from corral.engine.dialling import DialledSocket, check_dialled, take_dialled
 from corral.engine.errors import ProtocolError
@@ -83,6 +85,19 @@ async def stop_and_look(backend: EmbeddedBackend, box: AsyncSandbox) -> None:
 async def fill(box: AsyncSandbox, port: int, held: list[socket.socket]) -> None:
     for _ in range(4):
         held.append(await box.dial(port))  # noqa: PERF401 - they are to be closed also if one fails
+
+
+async def test_connection_counts_as_use(backend: EmbeddedBackend) -> None:
+    """Init tells the keeper how long a detached sandbox has been idle."""
+    box = await backend.create(Spec())
+    begun = time.monotonic()
+    with pytest.raises(PortClosedError):
+        await box.dial(8000)
+    primitives = box.primitives
+    assert isinstance(primitives, EmbeddedSandbox)
+    told = await seam.answer(await seam.ask(primitives._control, {"op": "ping"}))
+    assert told["idle_seconds"] <= time.monotonic() - begun
+    await box.aclose()
 
 
 async def test_full_queue_of_a_server_is_said(backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,8 +78,8 @@ class ClosingBackend(EmbeddedBackend):
         super().__init__(data_folder)
         self.held: list[EmbeddedSandbox] = []
 
-    async def make(self, spec: Spec) -> EmbeddedSandbox:
-        self.held.append(await super().make(spec))
+    async def make(self, spec: Spec, *, parent_id: str | None = None) -> EmbeddedSandbox:
+        self.held.append(await super().make(spec, parent_id=parent_id))
         return self.held[-1]
 
     async def adopt(self, sandbox_id: str) -> EmbeddedSandbox:

@@ -1,8 +1,11 @@
 """Secrets from end to end: programs inside use a value that they never see, as root and as an ordinary user."""
 
+import shlex
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -394,3 +397,25 @@ def test_a_missing_package_is_told_with_what_to_install(monkeypatch: pytest.Monk
     assert "cryptography" in str(refused.value)
     assert refused.value.hint == "pip install 'corral[secrets]'"
     assert CANARY not in repr(refused.value)
+
+
+def test_start_names_what_has_to_be_given_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint of `corral sandbox start` is followed to its end."""
+    monkeypatch.setenv("CORRAL_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("KEY", CANARY)
+
+    def corral(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "corral.cli", "sandbox", *words]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+        assert CANARY not in done.stdout + done.stderr
+        return done
+
+    given = ("--network", "a.invalid,*.b.invalid", "--secret", "KEY@a.invalid,*.b.invalid/X-Key")
+    corral("create", "--name", "box", *given)
+    try:
+        corral("stop", "box")
+        hint = corral("start", "box").stderr.partition("corral sandbox secrets box")[2]
+        assert "missing: give it again" in corral("secrets", "box").stdout
+        assert "known" in corral("secrets", "box", *shlex.split(hint)).stdout
+    finally:
+        corral("rm", "box")

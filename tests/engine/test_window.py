@@ -220,6 +220,28 @@ tell(after=wait_until(lambda: not gates()))
     assert told["after"]
 
 
+@pytest.mark.needs_root  # which may set it
+@pytest.mark.parametrize("anything", [0, 1])
+def test_the_machines_own_addresses_are_not_of_the_internet(anything: int) -> None:
+    """Also where programs may bind addresses that the machine does not have (ip_nonlocal_bind)."""
+    told = run(
+        """
+for file in ("ipv4/ip_nonlocal_bind", "ipv6/ip_nonlocal_bind"):
+    open(f"/proc/sys/net/{file}", "w").write(str(anything))
+serve(web, "93.184.215.14", 80, name="example.org")
+serve(web, "2a00:1450::1", 80, name="six.example.org")
+with Sandbox(network="open") as box:
+    tell(name=get(box, "example.org"), six=get(box, "six.example.org"), own=get(box, OWN_ADDRESS)[1])
+    tell(own_six=get(box, OWN_ADDRESS_6)[1])
+""".replace("anything", str(anything)),
+        None,
+    )
+    assert told["name"][0].endswith("200 OK")
+    assert told["six"][0].endswith("200 OK")
+    assert [denied[2] for denied in told["own"]] == ["private"]
+    assert [denied[2] for denied in told["own_six"]] == ["private"]
+
+
 @EVERYBODY
 def test_the_network_of_a_running_sandbox_changes(user: OrdinaryUser | None) -> None:
     told = run(
@@ -402,6 +424,28 @@ tell(gates=gates(), zombies=wait_until(lambda: not zombies()))
         user,
     )
     assert told == {"same": True, "gates": [], "zombies": True}
+
+
+@pytest.mark.needs_root
+def test_a_gate_that_was_taken_over_does_not_keep_its_holder_busy(tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    shutil.copytree(ROOT / "src/corral", library / "corral", ignore=shutil.ignore_patterns("__pycache__"))
+    gate = library / "corral/network/gate.py"
+    ready = 'self._say({"ok": True, "ready": True})'
+    assert gate.read_text().count(ready) == 1
+    gate.write_text(gate.read_text().replace(ready, f"while True: {ready}"))
+    told = ground.run(
+        TOOLS
+        + """
+with Sandbox(network=["example.org"]) as box, Sandbox() as other:
+    box.start(["python3", "-c", "import socket; socket.getaddrinfo('example.com', 80)"])
+    wait_until(gates)
+    first = set(gates())
+    tell(ended=wait_until(lambda: not first & set(gates())), other=other.exec("true").exit_code)
+""",
+        env={"PYTHONPATH": f"{library}:{ROOT / 'tests'}"},
+    )
+    assert told == {"ended": True, "other": 0}
 
 
 @pytest.mark.needs_root

@@ -201,7 +201,7 @@ def test_a_gate_that_is_killed_and_a_creator_that_is_killed(on_ground: Run) -> N
         """
         import signal, subprocess
         from support.leftovers import adopt_orphans, count_descriptors, list_descendants, wait_until
-        adopt_orphans()
+        adopt_orphans()  # the keeper stays below us, and no gate of others is taken for ours
         serve(web, "93.184.215.14", 80, name="example.org")
         serve(banner, "93.184.215.14", 25, name="example.org")
         def gates():
@@ -231,7 +231,7 @@ def test_a_gate_that_is_killed_and_a_creator_that_is_killed(on_ground: Run) -> N
             before = count_descriptors()
             for _ in range(3):
                 fetches(box)
-            tell(leaked=count_descriptors() - before)
+            tell(leaked=not wait_until(lambda: count_descriptors() <= before))  # some are closed a moment later
             box.kill()
         tell(over=wait_until(lambda: not gates()))
         """,
@@ -255,7 +255,7 @@ time.sleep(600)
         "detached": True,
         "denied": ["other.example"],
         "changed": False,
-        "leaked": 0,
+        "leaked": False,
         "over": True,
     }
 

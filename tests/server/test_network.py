@@ -129,6 +129,22 @@ async def test_key_has_a_ceiling_of_its_own(run: Run) -> None:
         assert running.reached(box.id) == "none"
 
 
+async def test_a_change_of_nothing_changes_nothing(run: Run) -> None:
+    async with run("open") as running, running.client() as daytona, aiohttp.ClientSession() as session:
+        box = await daytona.create(wish(domain_allow_list="a.org"))
+        _, key = running.server.keyring.create(
+            organisation=running.server.keyring.organisation_named("default"), name="raw"
+        )
+        for body in ({}, {"networkBlockAll": None}):
+            async with session.post(
+                f"{running.url}/sandbox/{box.id}/network-settings",
+                json=body,
+                headers={"Authorization": f"Bearer {key}"},
+            ) as response:
+                assert response.status == 400, await response.text()
+        assert running.reached(box.id) == "a.org"
+
+
 async def test_settings_change_while_it_runs_and_are_shown(run: Run) -> None:
     async with run("open") as running, running.client() as daytona:
         box = await daytona.create()

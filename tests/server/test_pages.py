@@ -1,6 +1,7 @@
 """The blocks of the README and the docs that need a server run against one."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ def choose_blocks() -> list[object]:
         blocks = read_blocks(page)
         for block, after in zip(blocks, [*blocks[1:], None], strict=True):
             if lines[block.line - 2].strip() == MARK:
-                said = after.text if after is not None and after.language == "output" else "42"
+                usual = "42" if re.search(r"42|6 \* 7", block.text) else ""  # a placeholder is another each time
+                said = after.text if after is not None and after.language == "output" else usual
                 chosen.append(pytest.param(block, said, id=str(block)))
     return chosen
 

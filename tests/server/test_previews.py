@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 import pytest
@@ -229,6 +229,20 @@ async def test_signed_link_ends(form: str, shown: Shown, monkeypatch: pytest.Mon
         assert await ask() == 401
 
 
+async def test_ended_links_make_room(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MAX_LINKS", 2)
+    for _ in range(2):
+        await shown.sign()
+    status, _ = await shown.call("GET", f"/sandbox/{shown.id}/ports/8000/signed-preview-url")
+    assert status == 429
+    now = time.time()
+    monkeypatch.setattr(links.time, "time", lambda: now + 61)
+    kept = (await shown.sign())["token"]
+    assert len(shown.running.server.database.rows("SELECT id FROM preview_links")) == 1
+    await shown.call("DELETE", f"/sandbox/{shown.id}")
+    assert shown.running.server.previews.links.find(kept) is None
+
+
 @pytest.mark.parametrize("seconds", [0, 86401, "x"])
 async def test_signed_link_lasts_a_day_at_most(seconds: int | str, shown: Shown) -> None:
     query = {"expiresInSeconds": str(seconds)}
@@ -257,6 +271,12 @@ async def test_token_of_the_query_becomes_a_cookie(form: str, shown: Shown) -> N
     assert ("mine=1" in text) == (form != "path"), "where the origin is shared, no cookies are passed on"
     status, text, _ = await shown.get(form, path=f"/?{QUERY}={token}")  # a program, which keeps no cookies
     assert (status, text.partition("\n")[0]) == (200, "GET /")
+
+
+async def test_visit_with_a_token_is_not_sent_to_another_host(shown: Shown) -> None:
+    token = (await shown.link())["token"]
+    _, _, response = await shown.get("host", {"Accept": "text/html"}, path=f"//example.org/?{QUERY}={token}")
+    assert urljoin("http://h/", response.headers["Location"]) in ("http://h//example.org/", "http://h/.//example.org/")
 
 
 async def test_key_of_the_query_does_not_become_a_cookie(shown: Shown) -> None:
@@ -311,6 +331,22 @@ async def test_signed_address_is_for_the_user_who_asked(shown: Shown, monkeypatc
             assert response.status == 401
         async with other.get(link["url"], headers={TOKEN: link["token"]}) as response:
             assert response.status == 200
+
+
+async def test_signed_address_of_root_is_for_the_user_behind_sudo(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "permitted_users", lambda: {0, 1000})
+    for who, visitor, status in ((0, 1000, 200), (0, 1001, 401), (1001, 1000, 401), (1001, 0, 401)):
+        monkeypatch.setattr(peers, "find_user", lambda *_, who=who: who)
+        async with aiohttp.ClientSession(headers=shown.running.headers()) as session:
+            path = f"{shown.running.url}/sandbox/{shown.id}/ports/8000/signed-preview-url"
+            async with session.get(path) as response:
+                link = await response.json()
+        monkeypatch.setattr(peers, "find_user", lambda *_, visitor=visitor: visitor)
+        async with aiohttp.ClientSession() as session, session.get(link["url"]) as response:
+            assert response.status == status, (who, visitor)
+        await shown.call("POST", f"/sandbox/{shown.id}/ports/8000/signed-preview-url/{link['token']}/expire")
 
 
 async def test_tenant_can_not_take_all_addresses(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,6 +622,40 @@ async def test_no_response_of_a_program_is_believed(sent: bytes, shown: Shown) -
         assert (status, response.content_type) == (502, "text/plain"), text
         assert "Set-Cookie" not in response.headers
     assert (await shown.get("address", shown.running.headers()))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "sent", "status", "body"),
+    [
+        ("GET", b"HTTP/1.0 200 OK\r\n\r\nto the end", 200, "to the end"),
+        ("GET", b"HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nokEXTRA", 200, "ok"),
+        ("GET", b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", 204, ""),
+        ("GET", b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 204, ""),
+        ("GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\nETag: x\r\n\r\n", 304, ""),
+        ("HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", 200, ""),
+        ("HEAD", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 200, ""),
+        (
+            "GET",
+            b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+            200,
+            "ok",
+        ),
+        ("POST", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n", 201, ""),
+        ("GET", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nok\r\n0\r\nT: x\r\n\r\n", 200, "ok"),
+        ("GET", b"HTTP/1.1 599 Odd\r\nContent-Length: 0\r\n\r\n", 599, ""),
+    ],
+)
+async def test_usual_responses_pass(method: str, sent: bytes, status: int, body: str, shown: Shown) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(sent)
+
+    url, _ = await shown.place("address")
+    session, headers = shown.running.session, shown.running.headers()
+    async with program_of(shown, handle):
+        for _ in range(2):  # the second on the same connection, if it was kept
+            async with session.request(method, url, headers=headers) as response:
+                assert (response.status, await response.text()) == (status, body)
 
 
 @pytest.mark.parametrize(

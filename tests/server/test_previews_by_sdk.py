@@ -34,7 +34,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.headers.get("Upgrade") == "websocket":
             return self.talk()
-        body, kind = {"/": (PAGE, "text/html"), "/app.js": (SCRIPT, "text/javascript")}.get(
+        body, kind = {"/": (PAGE, "text/html"), "/app.js": (SCRIPT, "text/javascript"),
+                      "/worker.js": (b"", "text/javascript")}.get(
             self.path.partition("?")[0], (f"{self.path}\n{self.headers}".encode(), "text/plain"))
         self.send_response(200)
         self.send_header("Content-Type", kind)
@@ -141,8 +142,32 @@ async def test_signed_link_opens_in_a_browser(box: Sandbox, server: ServedProces
             assert "AUTH_KEY" not in await tab.get("location.href")
             assert origin is None or await tab.get("location.origin") == origin
             assert tab.complaints == []
-        await tab.go(f"{base}/preview/{again.token}/8000/")
+        for url in (f"{base}/preview/{again.token}/8000", f"http://8000-{again.token}.localhost:{port}"):
+            await tab.go(f"{url}/")
+            for what, attempt in attempts(base=base, preview=again.url).items():
+                got = await tab.get(f"(async () => {attempt})().then(() => 'done', () => 'refused')")
+                assert got == ("done" if what in OF_ITS_OWN and "localhost" in url else "refused"), (url, what)
+        await tab.go(f"{base}/preview/{again.token}/8000")
         assert await tab.get("self.origin") == "null", "at the API's own origin a page has none"
+        assert await tab.get("location.pathname") == f"/preview/{again.token}/8000/"
+
+
+OF_ITS_OWN = ("storage", "a cookie", "a service worker")
+
+
+def attempts(*, base: str, preview: str) -> dict[str, str]:
+    """What a page of one preview tries: in JavaScript, as bodies of functions that fail if they are refused."""
+    socket = preview.replace("http", "ws")
+    return {
+        "storage": "{ localStorage.x = 1 }",
+        "a cookie": "{ document.cookie = 'x=1'; if (!document.cookie.includes('x=1')) throw 1 }",
+        "a service worker": "{ await navigator.serviceWorker.register('worker.js') }",
+        "the API": f"{{ await fetch('{base}/api/sandbox', {{headers: {{Authorization: 'Bearer x'}}}}) }}",
+        "a form of the API": f"{{ const got = await fetch('{base}/api/health'); await got.text() }}",
+        "another preview": f"{{ const got = await fetch('{preview}/'); await got.text() }}",
+        "its websocket": f"new Promise((done, fail) => {{ const it = new WebSocket('{socket}/ws'); "
+                         "it.onopen = done; it.onerror = fail })",
+    }  # fmt: skip
 
 
 def test_links_survive_a_crash_of_the_server(own_server: ServedProcess) -> None:

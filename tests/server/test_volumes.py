@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 from daytona import (
+    AsyncDaytona,
     CreateSandboxFromSnapshotParams,
     Daytona,
     DaytonaBadRequestError,
@@ -156,7 +157,7 @@ def test_a_folder_of_the_host_is_no_volume(daytona: Daytona) -> None:
     for name in ("/etc", "../..", "/"):
         with pytest.raises(DaytonaError):
             daytona.create(mounted(VolumeMount(volume_id=name, mount_path="/data")))
-        with pytest.raises(DaytonaError):
+        with pytest.raises(DaytonaBadRequestError, match="is not a valid name of a volume"):
             daytona.volume.create(name)
 
 
@@ -174,3 +175,20 @@ def test_mounts_survive_the_server(own_server: ServedProcess) -> None:
         client.volume.delete(volume)
     client.delete(again)
     client.volume.delete(volume)
+
+
+async def test_the_async_client_has_volumes_too(async_daytona: AsyncDaytona) -> None:
+    name = f"data-{uuid.uuid4().hex[:8]}"
+    made = await async_daytona.volume.get(name, create=True)
+    box = await async_daytona.create(mounted(VolumeMount(volume_id=made.id, mount_path="/data", subpath="a")))
+    try:
+        await box.fs.upload_file(b"by the API", "/data/file")
+        assert (await box.process.exec("cat /data/file")).result == "by the API"
+        assert name in [each.name for each in await async_daytona.volume.list()]
+        with pytest.raises(DaytonaConflictError, match="in use"):
+            await async_daytona.volume.delete(made)
+    finally:
+        await async_daytona.delete(box)
+    await async_daytona.volume.delete(made)
+    with pytest.raises(DaytonaNotFoundError):
+        await async_daytona.volume.get(name)

@@ -44,52 +44,6 @@ KNOCK_OUTS = (
         ("leave-settings-of-git-in-a-folder-that-comes-back",),
     ),
     KnockOut(
-        "placeholders instead of values",
-        (Edit("spec.py", "{each.name: each.placeholder for", "{each.name: str(each.value) for"),),
-        ("read-a-secret-inside",),
-        says="the value is inside",
-    ),
-    KnockOut(
-        "the named header alone",
-        (Edit("network/substitution.py", "if each.header.lower() == name or", "if True or"),),
-        ("put-a-placeholder-in-another-header",),
-    ),
-    KnockOut(
-        "secrets by TLS alone",
-        (Edit("network/substitution.py", "if changed and not secure:", "if False:"),),
-        ("send-a-placeholder-to-another-host",),
-        says="secret.test:80",
-    ),
-    KnockOut(
-        "the certificate of a secret's host",
-        (
-            Edit(
-                "network/ending.py",
-                "    return context\n",
-                "    context.check_hostname = False\n    context.verify_mode = ssl.CERT_NONE\n    return context\n",
-            ),
-        ),
-        ("send-a-placeholder-to-another-host",),
-        says="else.test:443",
-    ),
-    KnockOut(
-        "one length and one host for each request with a secret",
-        (
-            Edit("network/heads.py", "    _check_framing(head)\n", ""),
-            Edit("network/passage.py", "strict=not self._is_free or wanted or secure", "strict=False"),
-        ),
-        ("inject-lines-through-a-secret",),
-    ),
-    KnockOut(
-        "an authority for the hosts of secrets alone",
-        (
-            Edit("network/ending.py", "return self._substitution.concerns(name, port)", "return True"),
-            Edit("network/authority.py", "        .add_extension(constraints, critical=True)\n", ""),
-        ),
-        ("use-the-authority-of-a-neighbour",),
-        says="it signs for others",
-    ),
-    KnockOut(
         "the seccomp filter",
         (NO_FILTER,),
         ("set-up-io-uring", "call-through-the-32-bit-table", "trace-init-and-others", "type-into-the-terminal"),

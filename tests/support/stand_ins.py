@@ -284,7 +284,8 @@ def git(connection: socket.socket, server: StandIn) -> None:
 
 def fetch(host: str, port: int, data: bytes = b"", *, seconds: float = 5.0) -> bytes:
     """Connect, send, and read until the other side ends or is silent for so long."""
-    with socket.create_connection((host, port), timeout=seconds) as connection:
+    with socket.create_connection((host, port), timeout=30.0) as connection:
+        connection.settimeout(seconds)
         connection.sendall(data)
         answer = b""
         with contextlib.suppress(TimeoutError):

@@ -11,6 +11,8 @@ LOOKUPS = "network/lookups.py"
 CONNECTIONS = "network/connections.py"
 CONFINE = "network/confine.py"
 REDIRECT = "engine/redirect.py"
+ENDING = "network/ending.py"
+SUBSTITUTION = "network/substitution.py"
 
 _ASKED_AGAIN = """self._choose(found, target.port)
         self._resolver._remembered.clear()
@@ -59,6 +61,12 @@ WINDOW_KNOCK_OUTS = (
         (Edit(JUDGE, "is_public(address) and not self._is_own(address)", "is_public(address)"),),
         ("spell-addresses-in-odd-ways", "reach-inner-addresses-with-an-open-window"),
         says="2a11:ffff::1",
+    ),
+    KnockOut(
+        "local names, which are not looked up",
+        (Edit(JUDGE, 'if "." in name and not name.endswith(_LOCAL_SUFFIXES):', "if True:"),),
+        ("reach-inner-addresses-with-an-open-window",),
+        says="the host was asked for names",
     ),
     KnockOut(
         "the address that was judged",
@@ -132,6 +140,12 @@ WINDOW_KNOCK_OUTS = (
         (Edit(SNIFF, "if _REQUEST.fullmatch(line) is None:", 'if re.search(rb"[\\x00-\\x1f\\x7f-\\xff]", line):'),),
         ("name-another-host-in-a-request",),
         says="evil.test",
+    ),
+    KnockOut(
+        "upgrades to protocols that can be followed",
+        (Edit("network/exchange.py", '.split(",")  # the server', '.split("\\n")  # the server'),),
+        ("name-another-host-in-a-request",),
+        says="H2C",
     ),
     KnockOut(
         "one length for each request",
@@ -259,5 +273,51 @@ WINDOW_KNOCK_OUTS = (
         ),
         ("change-what-leads-to-the-gate",),
         modes=("root",),
+    ),
+    KnockOut(
+        "placeholders instead of values",
+        (Edit("spec.py", "{each.name: each.placeholder for", "{each.name: str(each.value) for"),),
+        ("read-a-secret-inside",),
+        says="the value is inside",
+    ),
+    KnockOut(
+        "the named header alone",
+        (Edit(SUBSTITUTION, "if each.header.lower() == name or", "if True or"),),
+        ("put-a-placeholder-in-another-header",),
+    ),
+    KnockOut(
+        "secrets by TLS alone",
+        (Edit(SUBSTITUTION, "if changed and not secure:", "if False:"),),
+        ("send-a-placeholder-to-another-host",),
+        says="secret.test:80",
+    ),
+    KnockOut(
+        "the certificate of a secret's host",
+        (
+            Edit(
+                ENDING,
+                "    return context\n",
+                "    context.check_hostname = False\n    context.verify_mode = ssl.CERT_NONE\n    return context\n",
+            ),
+        ),
+        ("send-a-placeholder-to-another-host",),
+        says="else.test:443",
+    ),
+    KnockOut(
+        "one length and one host for each request with a secret",
+        (
+            Edit(HEADS, "    _check_framing(head)\n", ""),
+            Edit(PASSAGE, "strict=not self._is_free or wanted or secure", "strict=False"),
+        ),
+        ("inject-lines-through-a-secret",),
+    ),
+    KnockOut(
+        "an authority for the hosts of secrets alone",
+        (
+            Edit(ENDING, "return self._substitution.concerns(name, port)", "return True"),
+            Edit("network/authority.py", "        .add_extension(constraints, critical=True)\n", ""),
+        ),
+        ("use-the-authority-of-a-neighbour",),
+        says="it signs for others",
     ),
 )

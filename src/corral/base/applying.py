@@ -13,7 +13,7 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,13 +40,13 @@ _MAX_NAMED = 20
 
 async def find_changes(files: AsyncFiles, origin: Origin) -> tuple[FolderChange, ...]:
     """What the sandbox has changed, by path. Raises: SandboxFileError, MountError."""
-    with await _compare(files, origin) as comparison:
+    async with _compared(files, origin) as comparison:
         return tuple(await asyncio.to_thread(_list_changes, comparison))
 
 
 async def apply_changes(files: AsyncFiles, origin: Origin, *, overwrite: bool, git_settings: bool) -> ApplyResult:
     """Bring it back. Raises: ApplyConflictError, MountError, SandboxFileError."""
-    with await _compare(files, origin) as comparison:
+    async with _compared(files, origin) as comparison:
         work = asyncio.ensure_future(
             asyncio.to_thread(_apply, comparison, overwrite=overwrite, git_settings=git_settings)
         )
@@ -57,18 +57,15 @@ async def apply_changes(files: AsyncFiles, origin: Origin, *, overwrite: bool, g
             raise
 
 
-async def _compare(files: AsyncFiles, origin: Origin) -> Comparison:
-    if not origin.folder.is_dir():
-        raise MountError(f"the folder mounted at {origin.path} is no longer there", op="diff", hint="put it back first")
-    async with contextlib.aclosing(files.pack(origin.path)) as archive:  # type: ignore[type-var]
-        comparison = await compare(archive, origin)
-    try:
-        for folder, missing in comparison.missing().items():
-            comparison.unknown |= await _find_existing(files, origin, folder, missing)
-    except BaseException:
-        comparison.close()
-        raise
-    return comparison
+@contextlib.asynccontextmanager
+async def _compared(files: AsyncFiles, origin: Origin) -> AsyncIterator[Comparison]:
+    with origin.pinned() as pinned:
+        async with contextlib.aclosing(files.pack(origin.path)) as archive:  # type: ignore[type-var]
+            comparison = await compare(archive, pinned)
+        with comparison:
+            for folder, missing in comparison.missing().items():
+                comparison.unknown |= await _find_existing(files, pinned, folder, missing)
+            yield comparison
 
 
 async def _find_existing(files: AsyncFiles, origin: Origin, folder: Parts, missing: Sequence[Parts]) -> set[Parts]:
@@ -82,13 +79,19 @@ async def _find_existing(files: AsyncFiles, origin: Origin, folder: Parts, missi
     found = {parts for parts in missing if parts[-1] in names}
     if not origin.copied:
         # A folder that was listed inside before the host added a file does not show it: it was not deleted.
-        for parts in set(missing) - found:
-            entry = await asyncio.to_thread(look, origin.folder, parts)
-            if entry is None or (
-                entry.ctime_ns > origin.since_ns and await files.exists("/".join((origin.path, *parts)))
-            ):
+        changed, gone = await asyncio.to_thread(_look_again, origin, set(missing) - found)
+        found |= gone
+        for parts in changed:
+            if await files.exists("/".join((origin.path, *parts))):
                 found.add(parts)
     return found
+
+
+def _look_again(origin: Origin, paths: Iterable[Parts]) -> tuple[set[Parts], set[Parts]]:
+    """Those that have changed on the host since the sandbox was created, and those that are not there any more."""
+    entries = {parts: look(origin.folder, parts) for parts in paths}
+    changed = {parts for parts, entry in entries.items() if entry is not None and entry.ctime_ns > origin.since_ns}
+    return changed, {parts for parts, entry in entries.items() if entry is None}
 
 
 def _list_changes(comparison: Comparison) -> list[FolderChange]:
@@ -155,7 +158,7 @@ def _apply(comparison: Comparison, *, overwrite: bool, git_settings: bool) -> Ap
     placed: list[FolderChange] = []
 
     def work() -> None:
-        with Landing(origin.folder, git_settings=git_settings) as landing:
+        with Landing(origin.folder, git_settings=git_settings, known_as=origin.known_as) as landing:
             try:
                 _carry_out(comparison, changes, landing, left, placed)
                 left.update(landing.finish())
@@ -165,7 +168,7 @@ def _apply(comparison: Comparison, *, overwrite: bool, git_settings: bool) -> Ap
                 raise landing.explain(error) from error
 
     try:
-        run_as_owner(origin.folder, work)
+        run_as_owner(origin, work)
     finally:
         applied = [change for change in placed if change.path not in left]
         _write_notes(origin, applied)  # also of what was done before an error
@@ -250,13 +253,13 @@ def _parts_of(change: FolderChange) -> Parts:
     return tuple(change.path.split("/"))
 
 
-def run_as_owner(folder: Path, work: Callable[[], T]) -> T:
+def run_as_owner(origin: Origin, work: Callable[[], T]) -> T:
     """Call `work`; as root, with the rights of the folder's owner, to whom new files belong then.
 
     Raises:
         MountError: the owner can't enter the folder.
     """
-    owner = folder.stat()
+    owner, known_as = origin.folder.stat(), origin.known_as or origin.folder
     if os.geteuid() != 0 or owner.st_uid == 0:
         return work()
 
@@ -268,9 +271,9 @@ def run_as_owner(folder: Path, work: Callable[[], T]) -> T:
         if libc.setfsuid(-1) != owner.st_uid or libc.setfsgid(-1) != owner.st_gid:
             raise MountError("the rights of the folder's owner can't be taken on", op="apply")
         try:
-            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+            os.close(os.open(known_as, os.O_RDONLY | os.O_DIRECTORY))
         except PermissionError as error:
-            text = f"the owner of {folder}, user {owner.st_uid}, can't enter it"
+            text = f"the owner of {known_as}, user {owner.st_uid}, can't enter it"
             hint = "let that user pass through the folders above it"
             raise MountError(text, op="apply", hint=hint) from error
         return work()

@@ -13,15 +13,15 @@ import os
 import stat
 import tempfile
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
 from corral.base.gitsettings import Parts
 from corral.base.transfer import MAX_MEMBERS, MAX_REMEMBERED_BYTES, PART_BYTES, drain, feed, split_name
 from corral.concurrency.closing import SyncClosing
-from corral.errors import SandboxFileError, SandboxFileTooLargeError
-from corral.inside.nolinks import open_file, open_folder, opened
+from corral.errors import MountError, SandboxFileError, SandboxFileTooLargeError
+from corral.inside.nolinks import open_file, open_folder, open_path, opened
 from corral.inside.tars.reading import BrokenArchiveError, Member, MemberReader, Segments
 from corral.inside.tars.writing import find_segments
 from corral.inside.writing import write_all_at
@@ -47,6 +47,26 @@ class Origin:
     """A file of ours beside the sandbox: what the files were that `apply` has written."""
     limit_bytes: int
     """How much the sandbox can have written."""
+    known_as: Path | None = None
+    """The path of the folder, where that is given by a descriptor."""
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[Origin]:
+        """The same by a descriptor, for all that is done now: a link that takes the folder's place leads nowhere.
+
+        Another sandbox may write to the folder above it.
+
+        Raises:
+            MountError: the folder is not there, or there is a link on its path.
+        """
+        try:
+            descriptor = open_path(str(self.folder), os.O_RDONLY | os.O_DIRECTORY, links=False)
+        except OSError as error:
+            text = f"the folder mounted at {self.path} can't be opened on the host: {error.strerror}"
+            raise MountError(text, op="diff", hint="put it back where it was") from error
+        with opened(descriptor):
+            folder = Path(f"/proc/self/fd/{descriptor}")
+            yield replace(self, folder=folder, base=self.base if self.copied else folder, known_as=self.folder)
 
     @property
     def copied(self) -> bool:

@@ -192,11 +192,14 @@ class Landing(SyncClosing):
     members are there.
     """
 
-    def __init__(self, target: Path, *, git_settings: bool = False, aside: Path | None = None) -> None:
+    def __init__(
+        self, target: Path, *, git_settings: bool = False, aside: Path | None = None, known_as: Path | None = None
+    ) -> None:
+        """`known_as` is the path of the target, if that is given by a descriptor."""
         self.target = target
         self._git_settings = git_settings
         self._aside = aside
-        self._within = find_git_folder(target.absolute().parts)
+        self._within = find_git_folder((known_as or target).absolute().parts)
         """If the target itself is in a `.git` folder, as in `cp box:project/.git .`: its path from there on."""
         self._named: NamedByGit | None = None
         self._waiting: Path | None = None

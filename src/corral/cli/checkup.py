@@ -114,7 +114,6 @@ def _namespace_settings() -> list[Finding]:
 
 async def _engine() -> tuple[list[Finding], bool]:
     from corral.backends.embedded import report, settings
-    from corral.backends.embedded.window import has_upstream
     from corral.backends.embedded.withheld import find_site_packages
 
     try:
@@ -158,10 +157,21 @@ async def _engine() -> tuple[list[Finding], bool]:
             "not supported: the package cryptography is not installed", "pip install 'corral[secrets]'",
         ),
     ]  # fmt: skip
-    if has_upstream():
-        text = "names are checked, addresses can't be: this machine reaches the internet through a proxy"
-        findings.append(Finding("limits", "upstream proxy", "soft", text, "unset HTTPS_PROXY if it is not needed"))
-    return findings, True
+    return [*findings, *_upstream()], True
+
+
+def _upstream() -> list[Finding]:
+    """What the proxy of this machine means for --network."""
+    from corral.backends.embedded.window import has_upstream
+
+    try:
+        if not has_upstream():
+            return []
+    except CorralError as error:
+        return [Finding("limits", "upstream proxy", "soft", error.message, in_cli_words(error.hint))]
+    text = "names are checked, addresses can't be: this machine reaches the internet through a proxy"
+    remedy = "unset HTTP_PROXY, HTTPS_PROXY and ALL_PROXY if it is not needed"
+    return [Finding("limits", "upstream proxy", "soft", text, remedy)]
 
 
 def _cgroups(engine: EngineReport) -> Finding:

@@ -239,8 +239,9 @@ spec_option_flags = together(
     click.option("--package", "-p", "packages", multiple=True, metavar="NAME",
                  help="A Python package, as for pip; downloaded on the host, mounted read-only."),
     setting_option("venv", metavar="DIR", shell_complete=complete_file),
-    click.option("--volume", "-v", "volumes", multiple=True, metavar="NAME:PATH[:ro]",
-                 help="Show a volume at a path inside; may be repeated. `corral volume create` creates one."),
+    click.option("--volume", "-v", "volumes", multiple=True, metavar="NAME[/FOLDER]:PATH[:ro]",
+                 help="Show a volume, or a folder of it, at a path inside; may be repeated. `:exclusive` or "
+                      "`:ro,exclusive`: no other sandbox may use it meanwhile. `corral volume create` creates one."),
     click.option("--mount", "mounts", multiple=True, metavar="DIR:PATH[:MODE]",
                  help="Show a folder of this machine, if --host-folders allows it. MODE: ro (default), rw, copy, "
                       "overlay."),
@@ -298,13 +299,19 @@ def read_secrets(texts: tuple[str, ...], files: tuple[Path, ...] = ()) -> tuple[
 
 
 def read_mounts(volumes: tuple[str, ...], folders: tuple[str, ...]) -> tuple[Mount, ...]:
-    """From NAME:PATH[:ro] and DIR:PATH[:MODE]. Raises: SpecError."""
+    """From NAME[/FOLDER]:PATH[:ro][,exclusive] and DIR:PATH[:MODE]. Raises: SpecError."""
     from corral.mount import Mount
 
     mounts = []
     for text in volumes:
-        name, path, mode = _split_mount(text, what="--volume", form="NAME:PATH or NAME:PATH:ro")
-        mounts.append(Mount(path, volume=name, mode=mode))
+        form = "NAME:PATH, NAME:PATH:ro, NAME/FOLDER:PATH or NAME:PATH:exclusive"
+        source, path, wanted = _split_mount(text, what="--volume", form=form)
+        name, _, subpath = source.partition("/")
+        words = set(wanted.split(",")) if wanted else set()
+        if words - {"ro", "rw", "exclusive"} or words >= {"ro", "rw"}:
+            raise SpecError(f"--volume {text}: {wanted!r} is not a mode", hint=f"write {form}")
+        mode: Any = "ro" if "ro" in words else "rw"
+        mounts.append(Mount(path, volume=name, subpath=subpath, mode=mode, exclusive="exclusive" in words))
     for text in folders:
         folder, path, mode = _split_mount(text, what="--mount", form="DIR:PATH or DIR:PATH:MODE")
         mounts.append(Mount(path, source=str(Path(folder).expanduser().absolute()), mode=mode))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -455,11 +456,21 @@ def stop(sandbox_id: str, backend: str | Backend) -> None:
 def start(sandbox_id: str, backend: str | Backend) -> None:
     """Start a stopped sandbox with its files. Its lifetime starts again."""
 
-    async def work(maker: Backend) -> str:
+    async def work(maker: Backend) -> tuple[str, list[Secret]]:
         async with contextlib.aclosing(await maker.start(sandbox_id)) as box:
-            return box.id
+            return box.id, [each for each in box.spec.secrets if not each.is_known]
 
-    click.echo(run_on(backend, sandbox_id, work))
+    started, missing = run_on(backend, sandbox_id, work)
+    click.echo(started)
+    if missing:
+        flags = " ".join(f"--secret {_spell_secret(each)}" for each in missing)
+        note(f"a stop forgets the values of secrets; give them again: corral sandbox secrets {sandbox_id} {flags}")
+
+
+def _spell_secret(secret: Secret) -> str:
+    """As `--secret` takes it."""
+    header = "" if secret.header == "Authorization" else f"/{secret.header}"
+    return shlex.quote(f"{secret.name}@{','.join(secret.hosts)}{header}")
 
 
 @sandbox.command()

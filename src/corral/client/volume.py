@@ -62,12 +62,12 @@ class AsyncVolume:
 
     @property
     def volume_id(self) -> str:
-        """The id, which stays and names no other volume."""
+        """The id of the volume, which mounts take as well."""
         return self.info.volume_id
 
     @property
     def name(self) -> str:
-        """The name, by which sandboxes mount it."""
+        """The name of the volume."""
         return self.info.name
 
     async def delete(self) -> None:

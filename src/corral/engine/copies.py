@@ -17,7 +17,7 @@ from corral.engine.errors import SetupError
 from corral.engine.recipe import Overlaid
 from corral.engine.state import DataFolder
 from corral.engine.storage.copying import TreeCopy
-from corral.inside.nolinks import on_error
+from corral.inside.nolinks import on_error, open_path, opened
 
 STEP = "CopyFolder"
 """The step that fails if a folder can't be copied."""
@@ -39,8 +39,12 @@ def make_copies(data: DataFolder, trees: Sequence[Overlaid], *, sources: Mapping
             target = draft / str(number)
             target.mkdir(mode=0o700)
             try:
-                source = sources.get(tree.target, tree.lowers[0])
-                TreeCopy(source, str(target), owners=os.geteuid() == 0, limit_bytes=limit_bytes).run()
+                # No link on the path is followed: it was resolved before, and others may write there.
+                source = open_path(sources.get(tree.target, tree.lowers[0]), os.O_RDONLY | os.O_DIRECTORY, links=False)
+                with opened(source):
+                    owners = os.geteuid() == 0
+                    path = f"/proc/self/fd/{source}"
+                    TreeCopy(path, str(target), owners=owners, limit_bytes=limit_bytes).run()
             except OSError as error:
                 raise SetupError(_explain(tree, error, limit_bytes), step=STEP, errno=error.errno or 0) from error
     return draft
@@ -49,5 +53,4 @@ def make_copies(data: DataFolder, trees: Sequence[Overlaid], *, sources: Mapping
 def _explain(tree: Overlaid, error: OSError, limit_bytes: int) -> str:
     if error.errno == errno.EFBIG:
         return f"{tree.lowers[0]} has more than {limit_bytes} bytes, as many as the sandbox's disk holds"
-    name = os.fsdecode(error.filename) if error.filename else ""
-    return f"{tree.lowers[0]} can't be copied: {name + ': ' if name else ''}{error.strerror}"
+    return f"{tree.lowers[0]} can't be copied: {error.strerror}"

@@ -174,6 +174,7 @@ class Init:
                 self._start_agent(descriptors.pop(0))
                 wire.answer(channel, {"ok": True})
             elif message.get("op") == "dial":
+                self._last_use = time.monotonic()
                 with begin_dial(message.get("port"), six=bool(message.get("six"))) as begun:
                     wire.answer(channel, {"ok": True}, (begun.fileno(),))
             else:

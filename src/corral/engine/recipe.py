@@ -94,6 +94,10 @@ class Recipe:
         for name in ("mounts", "copies", "redirect"):
             if not data[name]:
                 del data[name]
+        for tree in data["trees"]:
+            for name in ("outside", "copied"):
+                if not tree[name]:
+                    del tree[name]
         return data
 
     @classmethod

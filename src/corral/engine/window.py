@@ -64,6 +64,7 @@ class Window:
     """True if connections come to the listeners by themselves; else programs have to use them as their proxy."""
     gate_uid: int | None = None
     _gate: _Gate | None = None
+    _ready: bool = False
     _loop: Loop | None = None
     _failures: int = 0
     _started: float = 0.0
@@ -109,7 +110,9 @@ class Window:
         """Before it is handed over: whoever waits for an answer gets it now."""
         if self._waiting:
             self.end_gate()
-        self._answer_all(self._judging)
+        for place, done in enumerate(self._judging):
+            done()
+            self._judging[place] = _ignore  # the gate still answers, and is not to be ended for it
         self.leave()
 
     def add(self, sockets: Sockets, *, transparent: bool) -> None:
@@ -164,24 +167,24 @@ class Window:
         except OSError:
             self._retry_later()
             return
-        self._started = time.monotonic()
+        self._started, self._ready = time.monotonic(), False
         loop.watch(self._gate.control.fileno(), self._hear_gate)
 
     def _hear_gate(self) -> None:
         assert self._gate is not None
         answer = self._gate.receive()
-        if answer is None:
+        if answer is not None and answer.get("ready") and not self._ready:
+            self._ready = True
+            return
+        asked = self._judging if answer is not None and answer.get("judged") else self._waiting
+        if answer is None or not answer.get("ok") or not asked:
+            # It has ended; or could not apply settings: then nothing goes through; or says what was not asked, as one
+            # that was taken over could do without end.
             self._lose_gate()
-        elif answer.get("judged"):
-            if self._judging:
-                self._judging.popleft()()
-        elif not answer.get("ready") and self._waiting:
-            if not answer.get("ok"):
-                self._lose_gate()  # it could not apply them: then nothing goes through
-                return
-            self._waiting.popleft()()
-            if not self._waiting and self._loop is not None:
-                self._loop.cancel((self, "settings"))
+            return
+        asked.popleft()()
+        if not self._waiting and self._loop is not None:
+            self._loop.cancel((self, "settings"))
 
     def _lose_gate(self) -> None:
         """The gate has ended, or has to. The next attempt of a program starts another one."""
@@ -307,6 +310,10 @@ class _Gate:
         """Close our descriptors. Without any other holder, it ends."""
         self.control.close()
         os.close(self.pid_fd)
+
+
+def _ignore() -> None:
+    """For an answer that nobody waits for any more."""
 
 
 def choose_uid(first_uid: int) -> int:

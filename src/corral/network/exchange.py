@@ -78,7 +78,8 @@ async def _receive_head(stream: Stream, most: int, *, strip: bool = False) -> by
 def prepare(head: RequestHead) -> RequestHead:
     """The head as it may be forwarded: without what only concerns the connection to us, or would lead out of sight."""
     head = head.without("expect", "proxy-connection", "proxy-authorization")
-    if head.upgrade is not None and head.upgrade.strip().lower().startswith(_UNWATCHED_UPGRADES):
+    wanted = (head.upgrade or "").lower().split(",")  # the server chooses one of them
+    if any(protocol.strip().startswith(_UNWATCHED_UPGRADES) for protocol in wanted):
         options = [option.strip() for value in head.values("connection") for option in value.split(",")]
         kept = [option for option in options if option and option.lower() not in ("upgrade", "http2-settings")]
         head = head.without("upgrade", "http2-settings", "connection")

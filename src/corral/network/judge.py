@@ -124,7 +124,11 @@ class Judge:
         """
         if not self.permits_name(name):
             raise RefusedError(self.rule_for_unlisted)
-        if self._find_alias(name, None) is None and not self._by_proxy(name, None):
+        if self._find_alias(name, None) is not None:
+            return
+        by_proxy = self._by_proxy(name, None)
+        self._check_local_name(name, None, by_proxy=by_proxy)
+        if not by_proxy:
             self._choose(await self._resolver.look_up(name), None)
 
     async def judge(self, target: Target) -> Permit:
@@ -142,9 +146,9 @@ class Judge:
             except ValueError:
                 addresses = await self._resolver.look_up(alias.host)
             return Permit(target, alias.host_port, tuple(addresses[:MAX_ADDRESSES]))
-        if self._by_proxy(target.host, target.port):
-            if self._is_local_name(target.host, target.port):
-                raise RefusedError("private")
+        by_proxy = self._by_proxy(target.host, target.port)
+        self._check_local_name(target.host, target.port, by_proxy=by_proxy)
+        if by_proxy:
             return Permit(target, target.port)
         found = await self._resolver.look_up(target.host)
         return Permit(target, target.port, self._choose(found, target.port))
@@ -177,11 +181,17 @@ class Judge:
     def _is_outside(self, address: Address) -> bool:
         return is_public(address) and not self._is_own(address)
 
-    def _is_local_name(self, name: str, port: int) -> bool:
-        """True for an unlisted name of the host's own network, which only a proxy would look up."""
-        if any(rule.permits_name(name, port) for rule in self._rules):
-            return False
-        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
+    def _check_local_name(self, name: str, port: int | None, *, by_proxy: bool) -> None:
+        """Refuse unlisted names of the host's own network: a lookup alone would tell its neighbours, and behind a proxy
+        nobody would judge where it leads. Without a proxy, a listed range may be what they lead to.
+
+        Raises: RefusedError.
+        """
+        if "." in name and not name.endswith(_LOCAL_SUFFIXES):
+            return
+        listed = any(rule.permits_name(name, port) for rule in self._rules)
+        if not listed and (by_proxy or all(rule.network is None for rule in self._rules)):
+            raise RefusedError("private")
 
     def _find_alias(self, name: str, port: int | None) -> Alias | None:
         if port is not None:
@@ -191,11 +201,33 @@ class Judge:
 
 def is_own_address(address: Address) -> bool:
     """True if this machine has an address, and also if that can't be found out. Sends nothing."""
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    if not _can_bind(address):
+        return False
+    nobodys = "192.0.2.1" if address.version == 4 else "2001:db8::1"
+    # With ip_nonlocal_bind, every address can be bound.
+    return not _can_bind(ip_address(nobodys)) or _is_reached_from_itself(address)
+
+
+def _can_bind(address: Address) -> bool:
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        with _make_probe(address) as probe:
             probe.bind((str(address), 0))
     except OSError as error:
         # EAFNOSUPPORT: without IPv6, no address of it is ours, and none is reached either.
         return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
     return True
+
+
+def _is_reached_from_itself(address: Address) -> bool:
+    """True if what is sent there comes from there, or from loopback: then it does not leave the machine."""
+    try:
+        with _make_probe(address) as probe:
+            probe.connect((str(address), 9))  # of a datagram socket: only the route is looked up
+            source = ip_address(probe.getsockname()[0].partition("%")[0])
+    except OSError:
+        return True
+    return source == address or source.is_loopback
+
+
+def _make_probe(address: Address) -> socket.socket:
+    return socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)

@@ -90,9 +90,17 @@ class Lookups:
             self._deny(question, "rate")
             return dns.answer(question, dns.SERVER_FAILURE)
         if question.name is None or not self._judge.permits_name(question.name):
-            self._deny(question, self._judge.rule_for_unlisted)
+            if not self._is_of_permitted(question.name or ""):
+                self._deny(question, self._judge.rule_for_unlisted)
             return dns.answer(question, dns.NO_SUCH_NAME)
         return None
+
+    def _is_of_permitted(self, name: str) -> bool:
+        """True for a service of a permitted name, as apt asks for: `_http._tcp.example.org`. Looked up nowhere."""
+        host = name
+        while host.startswith("_"):
+            host = host.partition(".")[2]
+        return host != name and bool(host) and self._judge.permits_name(host)
 
     async def _answer_later(self, question: dns.Question, place: tuple[Any, ...]) -> None:
         name, judge = question.name, self._judge

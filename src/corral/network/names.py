@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from collections import OrderedDict
 from ipaddress import IPv4Address, IPv4Network
 from typing import Final
@@ -19,11 +19,13 @@ class NameTable:
     """Bounded: the name that was used least recently is forgotten first. Its address is then given out last."""
 
     def __init__(self, *, most: int = MAX_NAMES) -> None:
+        """Begins anywhere in the range: a program that remembers an address for longer than its gate has lived gets
+        that of no other name."""
         self._most = most
         self._addresses: OrderedDict[str, IPv4Address] = OrderedDict()
         self._names: dict[IPv4Address, str] = {}
         # Not always the first: what a program still remembers of a gate that died is then nobody's, not another name's.
-        self._next = int.from_bytes(os.urandom(4), "big") % _COUNT
+        self._next = secrets.randbelow(_COUNT)
 
     def address_of(self, name: str) -> IPv4Address:
         """The address that stands for a name."""

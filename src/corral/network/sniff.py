@@ -14,10 +14,10 @@ _SPACE: Final = rb"[\t\x0b\x0c\x1c-\x20\x85\xa0]"
 """What one server or another takes for a space."""
 _HTTP_LINE: Final = re.compile(_SPACE + rb"HTTP/[0-9]", re.IGNORECASE)
 _OLD_REQUEST: Final = re.compile(
-    rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|TRACE|CONNECT|PATCH)" + _SPACE + rb"+(?:/|https?://)[!-~]*" + _SPACE + rb"*",
-    re.IGNORECASE,
+    rb"(?:GET|HEAD|POST|PUT|DELETE|OPTIONS|TRACE|CONNECT|PATCH)" + _SPACE + rb"+(?:/|https?://).*",
+    re.IGNORECASE | re.DOTALL,
 )
-"""Of the time before versions: the server answers with its usual host."""
+"""Of the time before versions, or with one that only some server can read: it may answer with its usual host."""
 _REQUEST: Final = re.compile(
     _SPACE + rb"*(?:[A-Za-z_-]*(?:" + _SPACE + rb".*)?|[!#$%&'*+.^_`|~0-9A-Za-z-]*(?:" + _SPACE + rb"[^\0]*)?)",
     re.DOTALL,

@@ -208,6 +208,9 @@ class Networks:
         box: AsyncSandbox | None,
     ) -> None:
         """Change what a sandbox may reach; `box` is None if it does not run. Its lock is held. Raises: as `ask`."""
+        if wanted == UpdateSandboxNetworkSettings():
+            # As the SDKs say it. Taken as "no lists", it would permit more than before.
+            raise bad_request("At least one of networkBlockAll, networkAllowList or domainAllowList must be set")
         row = sandbox.row
         before = (row.network_block_all, row.network_allow_list, row.domain_allow_list, row.network_ceiling)
         await self.prepare(wanted, caller=caller)

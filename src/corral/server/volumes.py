@@ -6,8 +6,8 @@ import collections
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from corral.errors import CapabilityError
-from corral.mount import Mount
+from corral.errors import CapabilityError, SpecError
+from corral.mount import Mount, check_volume_name
 from corral.protocol import Backend
 from corral.results import VolumeInfo
 from corral.server.faults import Fault, bad_request, conflict, not_found
@@ -57,6 +57,10 @@ class Volumes:
         self, name: str, *, organisation_id: str, disk_limited: bool, permit: Callable[[], None]
     ) -> VolumeInfo:
         """Create a volume of the server's size. Raises: Fault; as `permit`, and as `Backend.create_volume`."""
+        try:
+            check_volume_name(name)
+        except SpecError as error:
+            raise bad_request(f"name: {name!r} is not a valid name of a volume ({error.hint})") from error
         infos = await self.of(organisation_id)
         if any(info.name == name for info in infos):
             raise bad_request(f"Volume with name {name} already exists")

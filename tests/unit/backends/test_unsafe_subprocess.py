@@ -120,6 +120,14 @@ def test_windows_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         get_backend("unsafe-subprocess")
 
 
+@pytest.mark.parametrize("network", ["a.org", "packages", "open,10.0.0.7"])
+async def test_a_network_that_nothing_would_enforce_is_refused(network: str, tmp_path: Path) -> None:
+    backend = UnsafeSubprocessBackend(tmp_path / "unsafe")
+    with pytest.raises(CapabilityError, match="does not support network="):
+        await backend.create(make_spec(network=network))
+    await backend.aclose()
+
+
 # Refused by servers.
 
 

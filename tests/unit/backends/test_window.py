@@ -66,6 +66,9 @@ def test_a_proxy_that_a_gate_cannot_use_is_an_error(url: str, monkeypatch: pytes
     with pytest.raises(BackendUnavailableError) as caught:
         window.make_settings(make_spec(network="open"), NO_REGISTRIES)
     assert "hidden" not in str(caught.value)
+    assert "http://HOST:PORT" in str(caught.value.hint)
+    with pytest.raises(BackendUnavailableError):
+        window.has_upstream()  # so `corral doctor` says the same
     window.make_settings(make_spec(), NO_REGISTRIES)
 
 

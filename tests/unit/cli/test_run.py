@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from corral.backends.memory import MemoryBackend
+from corral.cli.options import read_mounts
+from corral.errors import SpecError
+from corral.mount import Mount
 from corral.results import Denial
 
 Corral = Callable[..., Any]
@@ -252,3 +255,25 @@ def test_apply_needs_a_folder_that_may_be_changed(corral: Corral, memory: Memory
     ended = corral("run", "--backend", "memory", "--apply", "-c", "print(1)")
     assert ended.code == 2
     assert "--mount DIR:PATH:overlay" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "mount"),
+    [
+        ("data:/data", Mount("/data", volume="data")),
+        ("data:/data:ro", Mount("/data", volume="data", mode="ro")),
+        ("data/users/ann:/mine", Mount("/mine", volume="data", subpath="users/ann")),
+        ("data/a:/mine:ro,exclusive", Mount("/mine", volume="data", subpath="a", mode="ro", exclusive=True)),
+        ("data:/data:exclusive", Mount("/data", volume="data", exclusive=True)),
+    ],
+)
+def test_volumes_are_given_by_name_folder_and_mode(text: str, mount: Mount) -> None:
+    assert read_mounts((text,), ()) == (mount,)
+
+
+@pytest.mark.parametrize(
+    "text", ["data", "data:data", ":/data", "data:/data:x", "data:/data:ro,rw", "data/..:/data", "data:/data:copy"]
+)
+def test_volumes_that_can_not_be_are_refused(text: str) -> None:
+    with pytest.raises(SpecError):
+        read_mounts((text,), ())

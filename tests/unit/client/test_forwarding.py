@@ -124,6 +124,14 @@ def test_owner_of_a_connection_is_found() -> None:
     assert peers.find_user(("127.0.0.1", 0xA003), ours, TABLE) is None
 
 
+async def test_client_with_a_socket_for_both_families_is_let_in(echo: int) -> None:
+    """As those of Java: the kernel lists them in its table of IPv6."""
+    forward = make(echo)
+    host, port = await begin(forward)
+    assert await ask((f"::ffff:{host}", port), b"ping") == (b"ping" if socket.has_dualstack_ipv6() else b"")
+    await forward.close()
+
+
 def test_user_behind_sudo_may_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setenv("SUDO_UID", "1000")

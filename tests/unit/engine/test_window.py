@@ -1,19 +1,24 @@
 """The sockets that init sends: they are what they are called, or nothing is taken."""
 
+import contextlib
+import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 if sys.platform != "linux":
     pytest.skip("the engine is Linux only", allow_module_level=True)
 
-from corral.engine import window
+from corral.engine import window, wire
 from corral.engine.errors import UnsupportedError
 from corral.engine.recipe import BASE_FIRST_UID, UID_RANGE_SIZE
 from corral.engine.uidrange import FIRST_UID, SLOTS
+from corral.inside.ready import Loop
 from support.leftovers import nothing_left_open
 
 
@@ -92,3 +97,29 @@ def test_every_gate_has_a_user_of_its_own() -> None:
 def test_the_network_of_a_socket_is_a_number() -> None:
     with datagrams() as one, listener() as other:
         assert window._find_network(one) == window._find_network(other) > 0
+
+
+def test_a_gate_that_was_asked_before_its_sandbox_is_handed_over_goes_on(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        child = stack.enter_context(subprocess.Popen(["sleep", "600"]))
+        stack.callback(child.kill)
+        ours, theirs = wire.make_pair()
+        stack.enter_context(theirs)
+        ours.setblocking(False)
+        null = os.open(os.devnull, os.O_RDONLY)
+        held = window.Window(tmp_path, child.pid, {}, null, transparent=True)
+        held._gate = window._Gate(os.pidfd_open(child.pid), ours)
+        loop = Loop()
+        answered: list[str] = []
+        held.attend(loop)
+        held.finish_judging(lambda: answered.append("judged"))
+        held.settle()
+        assert answered == ["judged"]  # whoever waited knows; and now the keeper has it
+        held.attend(loop)
+        for answer in ({"ok": True, "ready": True}, {"ok": True, "judged": True}):
+            theirs.send(json.dumps(answer).encode())
+            loop.turn(10.0)
+        assert answered == ["judged"]
+        assert child.poll() is None
+        assert held.descriptors()[1:], "the gate is still there"
+        held.let_go()

@@ -74,14 +74,13 @@ def test_a_name_keeps_its_address_and_an_old_one_is_forgotten() -> None:
     first = table.address_of("a.example")
     assert is_stand_in(first)
     assert table.address_of("a.example") == first
-    oldest, last = (table.address_of(f"{letter}.example") for letter in "bc")
-    others = {oldest, last}
-    assert len({first, *others}) == 3
+    second, third = (table.address_of(f"{letter}.example") for letter in "bc")
+    assert len({first, second, third}) == 3
     assert table.name_of(first) == "a.example"  # used: so b is the oldest
     new = table.address_of("d.example")
-    assert new not in {first, *others}
+    assert new not in {first, second, third}
     assert table.name_of(first) == "a.example"
-    assert table.name_of(oldest) is None
+    assert table.name_of(second) is None
     assert table.name_of(IPv4Address("198.18.0.0")) is None
 
 

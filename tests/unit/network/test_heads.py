@@ -142,6 +142,7 @@ def test_a_change_to_a_protocol_that_hides_hosts_is_not_forwarded() -> None:
     sent = prepare(request)
     assert (sent.upgrade, sent.values("http2-settings"), sent.values("connection")) == (None, [], ["close"])
     assert prepare(read_request(head("Connection: Upgrade", "Upgrade: websocket"))).upgrade == "websocket"
+    assert prepare(read_request(head("Connection: Upgrade", "Upgrade: websocket ,\tH2C"))).upgrade is None
     assert prepare(read_request(head("Expect: 100-continue", "Content-Length: 1"))).values("expect") == []
 
 

@@ -154,6 +154,8 @@ def test_a_second_message_must_be_for_the_same_host(step: int) -> None:
         (b"GET\t/\tHTTP/1.1\r\n", "http"),
         (b"GET\x0b/\x0bHTTP/1.1\r\n", "http"),
         (b"GET /\r\n", "http"),
+        (b"GET /\xff H\x1fTP/1.1\r\n", "http"),
+        (b"POST /a b HTTP/\xff\n", "http"),
         (b"PRI * HTTP/2.0\r\n", "http"),
         (b"ANYTHING at all HTTP/1.0 \r\n", "http"),
         (b"GE", None),

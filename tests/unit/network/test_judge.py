@@ -1,5 +1,6 @@
 """Decisions of a policy, over a resolver that says what a test wants."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -150,6 +151,19 @@ async def test_behind_a_proxy_names_are_not_looked_up_and_local_ones_not_reached
     for host in ("intranet", "localhost", "metadata.google.internal", "169.254.169.254"):
         assert await decide(judge, host) == "private"
     assert names.asked == []
+
+
+async def test_local_names_are_looked_up_only_for_a_list() -> None:
+    names = Names({"printer.lan": [PUBLIC], "db.internal": ["10.0.0.5"], "intranet": ["10.0.0.5"]})
+    for rules, found in (((), "private"), (("intranet",), "private"), (("10.0.0.0/8",), "10.0.0.5")):
+        judge = Judge(GateSettings(mode="open", rules=rules), names, is_own=lambda address: False)
+        assert await decide(judge, "db.internal") == found
+        with contextlib.suppress(RefusedError):
+            await judge.judge_lookup("db.internal")
+    assert set(names.asked) == {"db.internal"}
+    assert len(names.asked) == 2
+    judge = Judge(GateSettings(mode="allow", rules=("printer.lan",)), names, is_own=lambda address: False)
+    assert await decide(judge, "printer.lan") == PUBLIC
 
 
 async def test_a_connection_may_go_on_only_if_its_address_is_still_permitted() -> None:

@@ -16,7 +16,7 @@ from corral.network import denials
 from corral.network.inner import ADDRESS
 from corral.network.settings import GateLimits, GateSettings, SettingsError, Upstream
 from corral.results import Denial
-from corral.spec import NetworkPolicy, Spec
+from corral.spec import NetworkPolicy, Spec, make_spec
 
 MODES = ("none", "packages", "allow", "open")
 _NEVER_PROXIED = "localhost,127.0.0.1,::1"
@@ -52,7 +52,8 @@ def make_settings(spec: Spec, registries: Registries, *, before: GateSettings | 
             described=policy.describe(),
         )
     except SettingsError as error:
-        raise BackendUnavailableError(f"the network can't be set up: {error}", op="network") from error
+        hint = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY are of the form http://HOST:PORT"
+        raise BackendUnavailableError(f"the network can't be set up: {error}", op="network", hint=hint) from error
 
 
 def _find_upstream() -> Upstream:
@@ -64,10 +65,11 @@ def _find_upstream() -> Upstream:
         if url and "://" not in url:
             url = f"http://{url}"
         if url and urlsplit(url).scheme != "http":
+            variable = f"{scheme.upper()}_PROXY" if proxies.get(scheme) else "ALL_PROXY"
             raise BackendUnavailableError(
-                f"{scheme.upper()}_PROXY of this machine is no HTTP proxy, and sandboxes can't use another kind",
+                f"{variable} of this machine is no HTTP proxy, and sandboxes can't use another kind",
                 op="network",
-                hint=f"set {scheme.upper()}_PROXY=http://HOST:PORT, or unset it",
+                hint=f"set {variable}=http://HOST:PORT, or unset it",
             )
         found[scheme] = url
     excepted = tuple(entry.strip() for entry in proxies.get("no", "").split(",") if entry.strip())
@@ -75,8 +77,13 @@ def _find_upstream() -> Upstream:
 
 
 def has_upstream() -> bool:
-    """True if this machine reaches the internet through a proxy: then names are checked, and addresses can't be."""
-    return any(urllib.request.getproxies_environment().get(name) for name in ("http", "https", "all"))
+    """True if this machine reaches the internet through a proxy: then names are checked, and addresses can't be.
+
+    Raises:
+        BackendUnavailableError: as `make_settings`.
+    """
+    upstream = make_settings(make_spec(network="open"), Registries()).upstream
+    return bool(upstream.http or upstream.https)
 
 
 def variables(policy: NetworkPolicy, proxy_port: int | None) -> dict[str, str]:

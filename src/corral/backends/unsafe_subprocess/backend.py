@@ -120,7 +120,10 @@ def _discard(agents: Agents, place: HostFolder) -> None:
 def _refuse_unsupported(spec: Spec) -> None:
     unsupported = {
         "images": (spec.image is not None, "it runs the host's own programs; backend='docker' runs images"),
-        "a list of hosts": (spec.network.mode == "allow", "leave it out: its programs use the host's network"),
+        f"network={str(spec.network)!r}": (
+            spec.network.mode in ("allow", "packages") or bool(spec.network.hosts),
+            "leave it out: its programs use the host's network",
+        ),
         "secrets": (bool(spec.secrets), "its programs see all that you see: give values in env="),
         "packages": (bool(spec.packages), "install them on the host"),
         "venv": (spec.venv is not None, "put its bin folder on PATH: env={'PATH': …}"),

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import re
 import time
+from collections import defaultdict
 
 from corral.server.auth import Keyring
 from corral.server.faults import too_many
@@ -42,23 +43,31 @@ class Links:
         self._database = database
         self._keyring = keyring
         self._known: dict[str, tuple[PreviewLink, float]] = {}
+        self._of_sandbox: defaultdict[str, set[str]] = defaultdict(set)
+        """Their ids: no request looks through the links of others."""
         for link in load_all(PreviewLink, database):
             self._keep(link)
-        self._drop_ended()
+        for sandbox_id in list(self._of_sandbox):
+            self._drop_ended(sandbox_id)
 
     def _keep(self, link: PreviewLink) -> None:
         # Both clocks must agree that it has not ended: the wall clock may be set back.
         self._known[link.id] = (link, time.monotonic() + max(0.0, link.expires_at - time.time()))
+        self._of_sandbox[link.sandbox_id].add(link.id)
 
-    def _drop_ended(self) -> None:
-        for link, _ in list(self._known.values()):
+    def _links_of(self, sandbox_id: str) -> list[PreviewLink]:
+        return [self._known[each][0] for each in self._of_sandbox.get(sandbox_id, ())]
+
+    def _drop_ended(self, sandbox_id: str) -> None:
+        for link in self._links_of(sandbox_id):
             if not self.is_valid(link):
                 self.end(link)
 
     def create(self, row: Sandbox, *, port: int, key_id: str, seconds: int, user: int | None) -> str:
         """A new link; returns its token. Raises: Fault 429 if the sandbox has too many."""
-        self._drop_ended()
-        if sum(link.sandbox_id == row.id for link, _ in self._known.values()) >= MAX_LINKS:
+        if len(self._of_sandbox[row.id]) >= MAX_LINKS:
+            self._drop_ended(row.id)
+        if len(self._of_sandbox[row.id]) >= MAX_LINKS:
             raise too_many(f"the sandbox has {MAX_LINKS} signed links", 60.0)
         token = new_token()
         link = PreviewLink(
@@ -85,22 +94,24 @@ class Links:
 
     def of_user(self, sandbox_id: str, port: int) -> list[PreviewLink]:
         """Valid links to a port that permit a user of this machine to use its address."""
-        links = [link for link, _ in self._known.values() if (link.sandbox_id, link.port) == (sandbox_id, port)]
-        return [link for link in links if link.user is not None and self.is_valid(link)]
+        mine = [link for link in self._links_of(sandbox_id) if link.port == port and link.user is not None]
+        return [link for link in mine if self.is_valid(link)]
 
     def end(self, link: PreviewLink) -> None:
         """End a link."""
         self._known.pop(link.id, None)
+        self._of_sandbox[link.sandbox_id].discard(link.id)
         link.erase(self._database)
 
     def end_all(self, sandbox_id: str) -> None:
         """End all links of a sandbox."""
-        for link in [link for link, _ in self._known.values() if link.sandbox_id == sandbox_id]:
+        for link in self._links_of(sandbox_id):
             self.end(link)
 
     def forget(self, sandbox_id: str) -> None:
         """The sandbox was deleted, and its rows with it."""
-        self._known = {key: each for key, each in self._known.items() if each[0].sandbox_id != sandbox_id}
+        for each in self._of_sandbox.pop(sandbox_id, ()):
+            del self._known[each]
 
 
 def _digest(token: str) -> str:

@@ -168,7 +168,9 @@ class Previews:
     def _settle(self, request: web.Request, place: Place, admitted: Admitted, target: str) -> web.Response:
         """Keep the token of the query in a cookie, and go on without it: it would be in the history, and sent on as the
         referrer."""
-        response = web.Response(status=303, headers={"Location": place.prefix + target})
+        # Two slashes at the beginning would name another host.
+        where = f"/.{target}" if not place.prefix and target.startswith("//") else place.prefix + target
+        response = web.Response(status=303, headers={"Location": where})
         response.set_cookie(
             COOKIE, admitted.cookie or "", path=(place.prefix or "") + "/", httponly=True, samesite="Lax",
             secure=self._guard.base_url(request).startswith("https:"), max_age=admitted.cookie_seconds,

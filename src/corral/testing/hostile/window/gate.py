@@ -151,8 +151,11 @@ answers = {"CONNECT": connect("neighbour.test:80", GET % b""), "SOCKS": socks("n
 code, found = look_up("neighbour.test")
 if found:
     breached(f"resolved: {found}")
-for number in range(1, 40):  # what stands for a name in the neighbour stands for nothing here, or for another
-    answers[f"stand-in {number}"] = talk((f"198.18.0.{number}", 443), hello("neighbour.test"), seconds=0.3)
+own = struct.unpack("!I", socket.inet_aton(look_up("good.test")[1][0]))[0]
+for number in (*range(0xC6120001, 0xC6120014), *range(own + 1, own + 20)):
+    # What stands for a name in the neighbour stands for nothing here, or for another.
+    host = socket.inet_ntoa(struct.pack("!I", number))
+    answers[f"stand-in {host}"] = talk((host, 443), hello("neighbour.test"), seconds=0.3)
 hold()
 refused(answers)
 """, neighbour_code=_LOOK_UP, victim=True, severity="lateral")  # fmt: skip

@@ -9,7 +9,7 @@ from corral.spec import NetworkLimits, NetworkPolicy
 from corral.testing.hostile.probe import Finding, Scene, breached, held, unproven
 from corral.testing.hostile.window.gates import find_gates, resident_bytes
 from corral.testing.hostile.window.stage import POLICY
-from corral.testing.hostile.window.tools import opening, probe
+from corral.testing.hostile.window.tools import DIAL, opening, probe
 
 _PATIENCE_SECONDS = 20.0
 _MOST_GATE_BYTES = 256 << 20
@@ -77,7 +77,7 @@ SLOW = probe("read-slowly-from-many-connections", "what is not read is not fetch
 works()
 sockets = []
 for turn in range(60):
-    sock = socket.create_connection(("good.test", 80), timeout=10)
+    sock = dial("good.test", 80)
     sock.sendall(b"GET /bytes?n=33554432 HTTP/1.1\r\nHost: good.test\r\n\r\n")
     sockets.append(sock)
 silent = [socket.create_connection(PROXY, timeout=10) for _ in range(60)]
@@ -94,7 +94,7 @@ CONNECTIONS = probe("hold-more-connections-than-permitted", "connections are cou
 sockets = []
 for turn in range(120):
     try:
-        sock = socket.create_connection(("good.test", 7000), timeout=5)
+        sock = dial("good.test", 7000)
         sock.sendall(b"kept")
         sockets.append(sock)
     except OSError:
@@ -118,7 +118,7 @@ breached(f"{alive} are open, and 10 are permitted") if alive > 10 else held(f"{a
 VOLUME = probe("transfer-more-than-permitted", "bytes are counted in both directions, while the sandbox exists", r"""
 total = 0
 for turn in range(20):
-    total += len(talk(("good.test", 80), b"GET /bytes?n=1048576 HTTP/1.1\r\nHost: good.test\r\n\r\n", seconds=2) or b"")
+    total += len(ask(b"bytes?n=1048576"))
 if not total:
     say("unproven", "nothing came through")
 breached(f"{total} bytes came, and 3 MB are permitted") if total > 4 << 20 else held(f"{total} bytes came")
@@ -138,19 +138,16 @@ def alive(sock):
         return True
     except OSError:
         return False
-direct = socket.create_connection(("good.test", 7000), timeout=10)
-by_proxy = socket.create_connection(tuple(PROXY), timeout=10)
-by_proxy.sendall(b"CONNECT good.test:7000 HTTP/1.1\r\n\r\n")
-by_proxy.recv(1000)
-other = socket.create_connection(("x.wild.test", 80), timeout=10)
-for sock in (direct, other):
+direct, by_proxy = dial("good.test", 7000), tunnel("good.test", 7000)
+other = dial("x.wild.test", 80)
+for sock in (direct, by_proxy, other):
     sock.sendall(b"GET /k HTTP/1.1\r\nHost: x.wild.test\r\n\r\n") if sock is other else sock.sendall(b"kept")
 other.recv(1000)
 print("connected", flush=True)
 sys.stdin.readline()
 found = {"direct": alive(direct), "proxy": alive(by_proxy)}
 try:
-    again = socket.create_connection(("good.test", 7000), timeout=5)
+    again = dial("good.test", 7000)
     found["again"] = alive(again)
 except OSError:
     found["again"] = False
@@ -161,7 +158,7 @@ print("kept:", [name for name, lives in found.items() if lives], "other:", alive
 async def _switch(scene: Scene) -> Finding | None:
     """Take a host out of the policy while connections to it live."""
     proxy = scene.canaries.more_targets["proxy"]
-    process = await scene.sandbox.start(["python3", "-c", f"PROXY = {proxy!r}\n{_KEEPER}"], stdin=True)
+    process = await scene.sandbox.start(["python3", "-c", f"PROXY = {tuple(proxy)!r}\n{DIAL}\n{_KEEPER}"], stdin=True)
     try:
         async with asyncio.timeout(_PATIENCE_SECONDS):
             said = b""
@@ -181,7 +178,7 @@ async def _switch(scene: Scene) -> Finding | None:
         return unproven(f"it never connected: {said[-300:]!r}")
     if b"kept: []" not in said:
         return breached(f"connections outlived their permission: {said[-200:].decode(errors='replace')}")
-    return held("both ended with the policy")
+    return held("all ended with the policy")
 
 
 SWITCHED = probe(

@@ -117,6 +117,9 @@ for host in ("169.254.169.254", "169.254.170.2", "10.0.0.1", "192.168.1.1", "172
              T["own_address_6"], "metadata.test", "inner.test", "own.test", "loopback.test"):
     for port in (80, 443, 2375):
         answers[f"direct {host}:{port}"] = talk((host, port), GET % b"odd", seconds=1)
+for name in ("printer.local", "db.internal", "metadata.google.internal", "router.lan", "gateway", "x.localhost"):
+    look_up(name)  # the host would ask its neighbours; its resolver shows what it was asked
+    answers[f"CONNECT {name}"] = connect(f"{name}:80", GET % b"odd")
 refused(answers)
 """
 SPELLINGS = probe(

@@ -65,7 +65,9 @@ def _only_where_it_belongs(*words: bytes, header: bytes = _HEADER) -> Callable[[
     """The host's part: the value was told to its host in its header, and to nobody else; nor was one of these words."""
 
     async def judge(scene: Scene) -> Finding | None:
-        value = (SecretStage.value or "-").encode()
+        if SecretStage.value is None:
+            return None  # the program has said so
+        value = SecretStage.value.encode()
         used = 0
         for name, heard in scene.canaries.heard.items():
             told = bytes(heard)
@@ -77,11 +79,9 @@ def _only_where_it_belongs(*words: bytes, header: bytes = _HEADER) -> Callable[[
                     used += 1
                     if name != _SERVER or not line.lower().startswith(header):
                         return breached(f"{name} was told the value in {line[:20]!r}")
-        return (
-            held(f"used {used} times, and only where it belongs")
-            if used or SecretStage.value is None
-            else unproven("the host of the secret never got it")
-        )
+        if not used:
+            return unproven("the host of the secret never got it")
+        return held(f"used {used} times, and only where it belongs")
 
     return judge
 
@@ -204,7 +204,7 @@ held("sent; the servers show what they were told")
 async def _try_the_neighbours(scene: Scene) -> Finding | None:
     """Another sandbox with the same secret: its certificates are worth nothing here, and it has no key to take."""
     if SecretStage.value is None:
-        return held("there are no secrets on this machine")
+        return None  # the program has said so
     try:
         async with _opening()() as neighbour:
             theirs = await neighbour.files.read(_AUTHORITY)
