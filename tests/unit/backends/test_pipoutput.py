@@ -33,6 +33,13 @@ def test_index_that_can_not_be_reached_is_not_a_wrong_name(cause: str, said: str
     assert error.hint.endswith("its indexes are https://pip.example.org/simple")
 
 
+def test_earlier_silence_of_an_index_explains_that_nothing_was_found_and_no_failed_build() -> None:
+    earlier = ["ReadTimeoutError('Read timed out.')"]
+    assert "does not answer" in explain(fail(NOT_FOUND), ("x",), REGISTRIES, broken=earlier).message
+    build = explain(fail("ERROR: Failed to build one or more wheels\n"), ("x",), REGISTRIES, broken=earlier)
+    assert isinstance(build, SpecError)
+
+
 def test_versions_that_there_are_are_named() -> None:
     found = "ERROR: Could not find a version that satisfies the requirement x>9 (from versions: {})\n"
     error = explain(fail(found.format("1.0, 1.1") + NOT_FOUND), ("x>9",), REGISTRIES)

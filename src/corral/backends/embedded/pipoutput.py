@@ -4,7 +4,7 @@ is believed but as words for a reader, all of it is bounded, and control charact
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from corral.backends.embedded.registries import Registries
 from corral.backends.embedded.registries.registry import MISSING
@@ -31,6 +31,7 @@ _CAUSES = (
 )
 """Parts of what Python says, and what they mean."""
 _UNTRUSTED = re.compile(r"WARNING: The repository located at (\S+) is not a trusted or secure host")
+_NOTHING_FOUND = "No matching distribution found"
 _VERSIONS = re.compile(r"\(from versions: (.*)\)$")
 
 
@@ -52,8 +53,19 @@ class Watched:
                 self._tell(_clean(found[0])[:_MAX_LINE])
 
 
-def explain(done: ExecResult, packages: tuple[str, ...], registries: Registries) -> CorralError:
-    """The error for pip's failure, with what to do: whether an index, the way to it or the request is to blame."""
+def find_broken(done: ExecResult) -> list[str]:
+    """What broke the connections to indexes, as pip tells it."""
+    lines = (_clean(line) for line in done.stderr.splitlines())
+    return [found[1] for line in lines if (found := _BROKEN.match(line))]
+
+
+def explain(
+    done: ExecResult, packages: tuple[str, ...], registries: Registries, *, broken: Sequence[str] = ()
+) -> CorralError:
+    """The error for pip's failure, with what to do: whether an index, the way to it or the request is to blame.
+
+    `broken` is what an earlier run of pip told of connections: it counts if this one found nothing.
+    """
     what = f"packages={list(packages)} can't be installed"
     if done.denied:
         hosts = ",".join(dict.fromkeys(map(str, done.denied)))
@@ -67,8 +79,7 @@ def explain(done: ExecResult, packages: tuple[str, ...], registries: Registries)
     if done.timed_out:
         hint = f"try again, or choose a faster index for pip; now it has {indexes}"
         return BackendUnavailableError(f"{what}: pip timed out", op="create", hint=hint)
-    broken = [found[1] for line in lines if (found := _BROKEN.match(line))]
-    if broken:
+    if broken := find_broken(done) or (broken if _NOTHING_FOUND in done.stderr else ()):
         cause = next((cause for part, cause in _CAUSES if part.lower() in broken[-1].lower()), broken[-1][:_MAX_LINE])
         hint = f"check this machine's network and pip's settings (`pip config list`); its indexes are {indexes}"
         reason = f"an index can't be reached ({cause})"

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from corral.backends.embedded.pipoutput import Tell, Watched, explain
+from corral.backends.embedded.pipoutput import Tell, Watched, explain, find_broken
 from corral.backends.embedded.registries import find_registries_of
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import BackendUnavailableError
@@ -68,15 +68,17 @@ async def resolve_in_sandbox(
         box = AsyncSandbox.around(await make(spec))
         await stack.enter_async_context(box)
         usual = ["--no-input", "--no-cache-dir", "--no-color", "--progress-bar=off", "--disable-pip-version-check"]
-        usual += ["--retries", _RETRIES]
         watched = Watched(tell)
         # Only wheels first: this also says whether any had to be built.
-        done = await _pip(box, watched, "download", *usual, "--only-binary=:all:", "--dest", "wheels", "--", *packages)
-        built = not done.ok
+        first = [*usual, "--retries", _RETRIES, "--only-binary=:all:"]
+        done = await _pip(box, watched, "download", *first, "--dest", "wheels", "--", *packages)
+        built, broken = not done.ok, find_broken(done)
         if built:
-            done = await _pip(box, watched, "wheel", *usual, "--prefer-binary", "--wheel-dir", "built", "--", *packages)
+            # An index that does not answer was asked often enough; another one may have sources.
+            then = [*usual, "--retries", "0" if broken else _RETRIES, "--prefer-binary"]
+            done = await _pip(box, watched, "wheel", *then, "--wheel-dir", "built", "--", *packages)
         if not done.ok:
-            raise explain(done, packages, await find_registries_of(spec.network))
+            raise explain(done, packages, await find_registries_of(spec.network), broken=broken)
         await box.exec(["mkdir", "-p", "wheels", "built"])
         await box.files.download("built" if built else "wheels", folder, max_bytes=_MAX_BYTES)
     return built
