@@ -60,13 +60,16 @@ async def time_work(work: Work, undo: Callable[[Any], Awaitable[object]] | None 
 
 
 async def take_turns(tasks: Mapping[str, Mapping[str, Timed]], *, runs: int, tell: Tell) -> dict[str, dict[str, float]]:
-    """Task → contestant → its median seconds. All take turns; the first turn warms up and does not count."""
+    """Task → contestant → its median seconds. All take turns; the first turn warms up and does not count.
+
+    Every other turn goes backwards: a sandbox is cleaned up while the next one is measured.
+    """
     seconds: dict[str, dict[str, list[float]]] = {task: {name: [] for name in tasks[task]} for task in tasks}
     for turn in range(-1, runs):
         for task, contestants in tasks.items():
             tell(f"{max(0, turn)}/{runs}  {task}")
-            for name, contestant in contestants.items():
-                took = await contestant()
+            for name in contestants if turn % 2 else reversed(list(contestants)):
+                took = await contestants[name]()
                 if turn >= 0:
                     seconds[task][name].append(took)
     return {task: {name: statistics.median(each) for name, each in times.items()} for task, times in seconds.items()}
