@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from corral.results import Usage as Usage
     from corral.results import VolumeInfo as VolumeInfo
     from corral.results import WatchEvent as WatchEvent
+    from corral.secret import Secret as Secret
     from corral.sessions.interpreter.events import ContextInfo as ContextInfo
     from corral.sessions.interpreter.events import RunEvent as RunEvent
     from corral.sessions.interpreter.events import RunResult as RunResult
@@ -112,7 +113,6 @@ if TYPE_CHECKING:
     from corral.spec import NetworkLimits as NetworkLimits
     from corral.spec import NetworkPolicy as NetworkPolicy
     from corral.spec import Resources as Resources
-    from corral.spec import Secret as Secret
     from corral.spec import Spec as Spec
 else:
     __getattr__, __dir__, __all__ = load_lazily(
@@ -145,7 +145,8 @@ else:
                 "SnapshotInfo Usage VolumeInfo WatchEvent"
             ),
             ".sessions.interpreter.events": "ContextInfo RunEvent RunResult",
-            ".spec": "Lifetime NetworkLimits NetworkPolicy Resources Secret Spec",
+            ".secret": "Secret",
+            ".spec": "Lifetime NetworkLimits NetworkPolicy Resources Spec",
         },
     )
     __all__.append("__version__")

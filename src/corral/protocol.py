@@ -50,7 +50,8 @@ from corral.results import (
     SnapshotInfo,
     VolumeInfo,
 )
-from corral.spec import USER, LimitOptions, NetworkPolicy, Secret, Spec
+from corral.secret import Secret
+from corral.spec import USER, LimitOptions, NetworkPolicy, Spec
 
 if TYPE_CHECKING:
     from corral.base.changes import Origin

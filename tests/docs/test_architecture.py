@@ -11,7 +11,7 @@ from support.project import ROOT, SOURCE
 
 MODULES = sorted(SOURCE.rglob("*.py"))
 NOUNS = {
-    "__init__", "__main__", "errors", "image", "languages", "mount", "paths", "protocol", "requirement",
+    "__init__", "__main__", "errors", "image", "languages", "mount", "paths", "protocol", "requirement", "secret",
     "results", "spec",
 }  # fmt: skip
 

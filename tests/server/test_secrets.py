@@ -20,8 +20,8 @@ from daytona import (
 from daytona_api_client.exceptions import ApiException, NotFoundException
 
 from corral.errors import BackendUnavailableError
+from corral.secret import Secret
 from corral.server.store.vault import FILE, Vault
-from corral.spec import Secret
 from server.conftest import InProcess, OpenInProcess
 from support.serving import ServedProcess, make_client
 

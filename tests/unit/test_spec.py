@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from corral.errors import SpecError
-from corral.spec import Lifetime, NetworkLimits, NetworkPolicy, Resources, Secret, Spec, make_spec, parse_size
+from corral.secret import Secret
+from corral.spec import Lifetime, NetworkLimits, NetworkPolicy, Resources, Spec, make_spec, parse_size
 
 
 @pytest.mark.parametrize(

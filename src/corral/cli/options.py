@@ -17,7 +17,7 @@ from corral.errors import CorralError, SpecError
 
 if TYPE_CHECKING:
     from corral.mount import Mount
-    from corral.spec import Secret
+    from corral.secret import Secret
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -278,7 +278,7 @@ def read_secrets(texts: tuple[str, ...], files: tuple[Path, ...] = ()) -> tuple[
     Raises:
         SpecError: malformed, or there is no value. What is shown is never a value, also if one was given by mistake.
     """
-    from corral.spec import Secret
+    from corral.secret import Secret
 
     values = _read_files(files, flag="--secret-file")
     secrets = []

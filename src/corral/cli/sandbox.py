@@ -28,8 +28,8 @@ from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError, SandboxGoneError, SpecError
 from corral.protocol import Backend, Command, lacking
 from corral.results import Denial, SandboxInfo, SnapshotInfo, timestamp
+from corral.secret import Secret
 from corral.sessions.detached import DetachedProgram, choose
-from corral.spec import Secret
 
 _NETWORK_CHARS = 32
 

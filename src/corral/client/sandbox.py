@@ -61,6 +61,7 @@ from corral.results import (
     SandboxInfo,
     SandboxUsage,
 )
+from corral.secret import Secret, check_known, check_secrets
 from corral.sessions.record import DEFAULT_RECORD_BYTES, Recorded, RecordInfo
 from corral.sessions.records import BACKLOG_BYTES, MemoryRecorded, RecordBook, check_name, name_taken
 from corral.sessions.session import ShellSession
@@ -71,15 +72,12 @@ from corral.spec import (
     USER,
     LimitOptions,
     NetworkPolicy,
-    Secret,
     Spec,
     SpecOptions,
     check_argv,
     check_count,
     check_env,
     check_keywords,
-    check_known,
-    check_secrets,
     check_size,
     check_timeout,
     choose_spec,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from corral.errors import SpecError, VariableError
-from corral.spec import Pending, Secret
+from corral.secret import Pending, Secret
 
 
 class Missing(enum.Enum):

@@ -8,13 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 
 from corral.results import OWNER_ID_LABEL, OWNER_LABEL, OWNER_NAME_LABEL
+from corral.secret import Secret
 from corral.server.faults import Fault, bad_request, unsupported
 from corral.server.settings import GIB, Defaults
 from corral.server.snapshots import PACKAGES_HINT
 from corral.server.store.rows import Sandbox, Snapshot, new_id
 from corral.server.volumes import mounts_of
 from corral.server.wire.control import CreateBuildInfo, CreateSandbox, ResizeSandbox
-from corral.spec import HOME, USER, NetworkPolicy, Resources, Secret, Spec, check_env, check_sizes
+from corral.spec import HOME, USER, NetworkPolicy, Resources, Spec, check_env, check_sizes
 
 LANGUAGE_LABEL = "code-toolbox-language"
 LANGUAGES = ("python", "javascript", "typescript")

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from corral.errors import CorralError
 from corral.network.rules import RuleError
 from corral.network.substitution import ANY_HEADER, check_header, check_value, read_hosts
+from corral.secret import MAX_SECRETS
+from corral.secret import Secret as SpecSecret
 from corral.server import log
 from corral.server.faults import Fault, bad_request, conflict, not_found
 from corral.server.store.database import Database
 from corral.server.store.rows import Sandbox, Secret, load_all, new_id
 from corral.server.store.vault import Vault
 from corral.server.wire.secrets import CreateSecret, UpdateSecret
-from corral.spec import MAX_SECRETS
-from corral.spec import Secret as SpecSecret
 
 if TYPE_CHECKING:
     from corral.server.lifecycle import Lifecycle

@@ -10,7 +10,7 @@ import pytest
 from corral.backends.memory import MemoryBackend
 from corral.cli.options import read_secrets
 from corral.errors import SpecError
-from corral.spec import Secret
+from corral.secret import Secret
 
 Corral = Callable[..., Any]
 RUN = ("run", "--backend", "memory", "--network", "api.example.org,b.example.org")

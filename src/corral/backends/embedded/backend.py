@@ -45,8 +45,9 @@ from corral.inside.nolinks import opened
 from corral.network.settings import Authority, GateSettings
 from corral.protocol import Backend, Command, DetachedOptions, OnEvent, refuse_given
 from corral.results import DERIVED_POWERS, Capabilities, SandboxInfo, SnapshotInfo, VolumeInfo
+from corral.secret import check_known, place_secrets
 from corral.sessions.detached import DetachedProgram
-from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_known, check_name, place_secrets
+from corral.spec import LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_name
 
 _START_ATTEMPTS = 200
 _GROUND_ATTEMPTS = 5

@@ -48,20 +48,9 @@ from corral.network import denials
 from corral.network.settings import Authority, GateSettings
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import Denial, SandboxInfo, SandboxState, SandboxUsage
+from corral.secret import Secret, place_secrets, placeholders
 from corral.sessions.record import Recorded, RecordInfo
-from corral.spec import (
-    HOME,
-    LimitOptions,
-    NetworkPolicy,
-    Resources,
-    Secret,
-    Spec,
-    as_another,
-    check_name,
-    given_limits,
-    place_secrets,
-    placeholders,
-)
+from corral.spec import HOME, LimitOptions, NetworkPolicy, Resources, Spec, as_another, check_name, given_limits
 
 _AGENT_SECONDS = 10.0
 _JUDGED_SECONDS = 5.0

@@ -12,7 +12,7 @@ from corral.errors import BackendUnavailableError
 from corral.network.authority import NoCryptographyError, make_authority
 from corral.network.rules import read_rule
 from corral.network.settings import Authority, GateCredential, GateSecret, GateSettings
-from corral.spec import Pending, Secret
+from corral.secret import Pending, Secret
 
 
 def describe(secrets: Iterable[Secret]) -> list[dict[str, Any]]:

@@ -22,7 +22,8 @@ from corral.errors import WorkdirError, gone
 from corral.languages import Language, Runtime
 from corral.protocol import SandboxPrimitives, SpawnRequest
 from corral.results import Denial, SandboxInfo, SandboxUsage
-from corral.spec import HOME, USER, Lifetime, NetworkPolicy, Secret, Spec, place_secrets, placeholders
+from corral.secret import Secret, place_secrets, placeholders
+from corral.spec import HOME, USER, Lifetime, NetworkPolicy, Spec
 
 if TYPE_CHECKING:
     from corral.backends.memory.backend import MemoryBackend

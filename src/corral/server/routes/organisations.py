@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from corral.results import timestamp
+from corral.secret import MAX_SECRETS
 from corral.server.faults import not_found
 from corral.server.routing import ApiCall, Table
 from corral.server.secrets import MAX_PER_ORGANISATION
 from corral.server.store.rows import Organisation
 from corral.server.wire import organisations as wire
-from corral.spec import MAX_SECRETS
 
 TABLE = Table("control")
 _MANY = 1_000_000

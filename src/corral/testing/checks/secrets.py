@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import SpecError
-from corral.spec import Pending, Secret
+from corral.secret import Pending, Secret
 from corral.testing.check import REAL, Context, check, equal, raises, true
 
 _VALUE = "the-value-of-a-secret"

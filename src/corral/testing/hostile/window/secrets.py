@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CorralError
-from corral.spec import Secret
+from corral.secret import Secret
 from corral.testing.hostile.probe import Finding, Scene, breached, held, unproven
 from corral.testing.hostile.window.stage import SECRET_HOST, SECRETS_POLICY, SecretStage
 from corral.testing.hostile.window.tools import opening, probe

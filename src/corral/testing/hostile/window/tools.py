@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from corral.client.sandbox import AsyncSandbox
-from corral.spec import NetworkLimits, NetworkPolicy, Resources, Secret
+from corral.secret import Secret
+from corral.spec import NetworkLimits, NetworkPolicy, Resources
 from corral.testing.hostile.probe import Finding, Probe, Scene, breached, held
 from corral.testing.hostile.run import RESOURCES
 from corral.testing.hostile.window.stage import POLICY
