@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from corral.backends.embedded import EmbeddedBackend, keepers, seam
+from corral.backends.embedded.pipoutput import Tell
 from corral.backends.embedded.sandbox import EmbeddedSandbox
 from corral.engine import wire
 from corral.engine.layers import LayerStore, Snapshot
@@ -78,8 +79,8 @@ class ClosingBackend(EmbeddedBackend):
         super().__init__(data_folder)
         self.held: list[EmbeddedSandbox] = []
 
-    async def make(self, spec: Spec, *, parent_id: str | None = None) -> EmbeddedSandbox:
-        self.held.append(await super().make(spec, parent_id=parent_id))
+    async def make(self, spec: Spec, *, parent_id: str | None = None, tell: Tell | None = None) -> EmbeddedSandbox:
+        self.held.append(await super().make(spec, parent_id=parent_id, tell=tell))
         return self.held[-1]
 
     async def adopt(self, sandbox_id: str) -> EmbeddedSandbox:

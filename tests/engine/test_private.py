@@ -12,6 +12,7 @@ import pytest
 
 from corral.backends.embedded import EmbeddedBackend
 from corral.backends.embedded.ground import Grounds
+from corral.backends.embedded.pipoutput import Tell
 from corral.backends.embedded.settings import HostTools
 from corral.engine.base import ToolFolder
 from corral.engine.private import FRESH_SECONDS, name_of
@@ -44,8 +45,8 @@ class Showing(Grounds):
         super().__init__(data_folder, fetch_nothing)
         self._shown = ToolFolder(str(shown), str(shown))
 
-    async def _find_tools(self, spec: Spec) -> HostTools:
-        tools = await super()._find_tools(spec)
+    async def _find_tools(self, spec: Spec, tell: Tell) -> HostTools:
+        tools = await super()._find_tools(spec, tell)
         description = replace(tools.description, tools=(*tools.description.tools, self._shown))
         return replace(tools, description=description)
 

@@ -91,8 +91,9 @@ async def test_nothing_is_held_of_a_deleted_sandbox_whatever_it_was_used_for(
         await asyncio.gather(*server.lifecycle._tasks, return_exceptions=True)
     server.sandboxes.flush()
     server.sandboxes.forget_deleted()
-    gc.collect()
-    assert list(backend.made) == []
+    async with asyncio.timeout(60):  # a call whose client has left may be on its way out, on a busy machine
+        while gc.collect() or len(backend.made):
+            await asyncio.sleep(0.05)
     assert {kind: count(kind) for kind in before} == before
     assert {each: kept_by_id(each) for each in ids} == {each: [] for each in ids}
 
