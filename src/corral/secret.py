@@ -13,6 +13,9 @@ from corral.network.substitution import check_header, check_placeholder, check_v
 
 MAX_SECRETS = 100
 _HINT = 'for example Secret("OPENAI_API_KEY", value=…, hosts=["api.example.org"])'
+_NEEDED = frozenset(
+    {"HOME", "IFS", "LANG", "LOGNAME", "PATH", "PWD", "PYTHONHOME", "PYTHONPATH", "SHELL", "TERM", "TMPDIR", "USER"}
+)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
 
 
@@ -46,6 +49,8 @@ class Secret:
         if not isinstance(self.name, str) or not _VARIABLE.fullmatch(self.name):
             # Not what was given: it may be the value.
             raise SpecError("a secret has the name of a variable, and this is none", hint="for example OPENAI_API_KEY")
+        if self.name in _NEEDED or self.name.startswith("LD_"):
+            raise SpecError(f"programs need the variable {self.name}, so it can't be a secret", hint="use another name")
         hosts = (self.hosts,) if isinstance(self.hosts, str) else self.hosts
         if (
             not isinstance(self.value, str | Pending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -238,7 +239,7 @@ class NetworkPolicy:
         if given and self.mode == "none":
             raise SpecError("network: 'none' takes no hosts", hint=_NETWORK_HINT)
         hosts = tuple(dict.fromkeys(str(_read_rule(host)) for host in given))
-        if word := next((host for host in hosts if host in _NO_HOSTS), None):
+        if word := next((host for host in hosts if _is_no_host(host)), None):
             raise SpecError(f"network: {word!r} is not a host", hint=_NETWORK_HINT)
         object.__setattr__(self, "hosts", hosts)
 
@@ -304,6 +305,12 @@ _NO_HOSTS = frozenset(
      "false")
 )  # fmt: skip
 """Words that are a mode here or elsewhere, and so not meant as the name of a host: that would permit nothing."""
+
+
+def _is_no_host(word: str) -> bool:
+    """True for those words, and for what is nearly "packages"."""
+    near = difflib.get_close_matches(word, [PACKAGES_RULE], cutoff=0.8)
+    return word in _NO_HOSTS or (bool(near) and word.isalpha())
 
 
 def _read_rule(host: str) -> Rule:

@@ -313,6 +313,18 @@ async def test_what_git_would_run_is_left_out(backend: EmbeddedBackend, folder: 
     assert not (folder / ".git/config").exists()
 
 
+async def test_a_folder_that_is_left_out_is_not_said_to_be_applied(backend: EmbeddedBackend, folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    give_away(folder)
+    async with await backend.create(work(folder, "copy")) as box:
+        await box.exec("mkdir .git/hooks; echo x > .git/hooks/post-merge; echo y > new", check=True)
+        done = await box.apply()
+        assert [change.path for change in done.changes] == ["new"]
+        assert done.left_out == (".git/hooks", ".git/hooks/post-merge")
+    assert not (folder / ".git/hooks").exists()
+
+
 @pytest.mark.parametrize("mode", WRITING)
 async def test_changes_outlive_a_stop_another_process_and_a_fork(
     backend: EmbeddedBackend, folder: Path, mode: str

@@ -165,7 +165,13 @@ async def test_settings_change_while_it_runs_and_are_shown(run: Run) -> None:
         assert await change(network_block_all=False) == "open"
         assert (box.network_allow_list, box.domain_allow_list) == (None, None)
         assert await change(network_block_all=True, domain_allow_list="a.org") == "none"
-        for wrong in ({"network_allow_list": "10.0.0.1"}, {"domain_allow_list": "localhost"}):
+        with pytest.raises(DaytonaError, match="no entry"):  # an empty list is no way to ask for more
+            await daytona.create(wish(domain_allow_list=""))
+        for wrong in (
+            {"domain_allow_list": ""},
+            {"network_allow_list": "10.0.0.1"},
+            {"domain_allow_list": "localhost"},
+        ):
             with pytest.raises(DaytonaError) as caught:
                 await change(**wrong)
             assert caught.value.status_code == 400

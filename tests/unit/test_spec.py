@@ -194,7 +194,7 @@ def test_what_is_no_policy_is_refused(value: Any) -> None:
         NetworkPolicy.parse(value)
 
 
-@pytest.mark.parametrize("word", ["open", "Packages", "allow", "internet", "bridge", "true"])
+@pytest.mark.parametrize("word", ["open", "Packages", "package", "pakages", "allow", "internet", "true"])
 def test_a_word_for_a_policy_is_no_host(word: str) -> None:
     """Else `str` of the policy would be read as another one; and whoever writes it does not mean a host."""
     with pytest.raises(SpecError, match="is not a host"):
@@ -316,6 +316,9 @@ def test_secret_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_name_of_a_variable_is_given_once() -> None:
+    for needed in ("PATH", "HOME", "LD_PRELOAD"):
+        with pytest.raises(SpecError, match="programs need"):
+            Secret(needed, CANARY, hosts=["a.example.org"])
     key = Secret("KEY", CANARY, hosts=["a.example.org"])
     with pytest.raises(SpecError, match="twice"):
         Spec(secrets=(key, key))

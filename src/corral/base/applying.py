@@ -170,9 +170,15 @@ def _apply(comparison: Comparison, *, overwrite: bool, git_settings: bool) -> Ap
     try:
         run_as_owner(origin, work)
     finally:
+        # Folders in which git keeps what it runs are left out without a word.
+        left.update(change.path for change in placed if change.kind != "deleted" and _is_missing(origin, change))
         applied = [change for change in placed if change.path not in left]
         _write_notes(origin, applied)  # also of what was done before an error
     return ApplyResult(tuple(sorted(applied, key=_parts_of)), tuple(sorted(left)))
+
+
+def _is_missing(origin: Origin, change: FolderChange) -> bool:
+    return look(origin.folder, _parts_of(change)) is None
 
 
 def _carry_out(

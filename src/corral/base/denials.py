@@ -102,7 +102,8 @@ def _explain(rule: str, policy: NetworkPolicy) -> str:
         "bytes": ": more bytes than its limit",
         "tls": ": the name in TLS is another one",
         "host": ": the request names another host",
-        "secret": ": its secret can't be put in, which takes HTTP/1.1 over TLS and a client that trusts SSL_CERT_FILE",
+        "secret": ": its secret can't be put in: that takes HTTP/1.1 over TLS, a client that trusts SSL_CERT_FILE, "
+        "and the value, which a sandbox forgets when it is stopped",
         "protocol": ": the protocol was not understood",
     }.get(rule, f": {rule[:40]!a}")
 
@@ -129,4 +130,7 @@ def _proposable(denial: Denial) -> str | None:
     plain = _plain(denial.host)
     if plain is None or len(plain) > _LONGEST_HOST:
         return None
-    return plain if denial.rule != _PRIVATE or read_address(plain) is not None else None
+    address = read_address(plain)
+    if address is not None and address.is_link_local:
+        return None  # metadata services of clouds: whoever needs one knows how to list it
+    return plain if denial.rule != _PRIVATE or address is not None else None

@@ -206,6 +206,8 @@ def network(sandbox_id: str, policies: tuple[str, ...], denied: bool, backend: s
     async def work(maker: Backend) -> None:
         async with connected(maker, sandbox_id) as box:
             if denied:
+                if "denials" not in (await maker.capabilities()).powers:
+                    raise lacking(maker.name, "network --denied", hint="the log of the service may have them")
                 _show_denials(await box.denials(), as_json=as_json)
                 return
             if policies:

@@ -24,11 +24,12 @@ from corral.network.confine import bound_descriptors, confine
 from corral.network.connections import Connections, Terms
 from corral.network.denials import DenialLog
 from corral.network.injection import make_injector
-from corral.network.judge import Judge, is_own_address
+from corral.network.judge import Judge
 from corral.network.limits import Meter
 from corral.network.lookups import Lookups
 from corral.network.names import NameTable
 from corral.network.outside import Outside
+from corral.network.own import is_own_address
 from corral.network.passage import Policy
 from corral.network.resolve import HostResolver
 from corral.network.settings import GateSettings, SettingsError

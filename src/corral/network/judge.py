@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -176,7 +174,8 @@ class Judge:
         return chosen
 
     def _lists(self, address: Address, port: int | None) -> bool:
-        return any(rule.permits_address(address, port) for rule in self._rules)
+        wide = self._is_outside(address)
+        return any(rule.permits_address(address, port) and (wide or rule.names_inner) for rule in self._rules)
 
     def _is_outside(self, address: Address) -> bool:
         return is_public(address) and not self._is_own(address)
@@ -190,44 +189,10 @@ class Judge:
         if "." in name and not name.endswith(_LOCAL_SUFFIXES):
             return
         listed = any(rule.permits_name(name, port) for rule in self._rules)
-        if not listed and (by_proxy or all(rule.network is None for rule in self._rules)):
+        if not listed and (by_proxy or not any(rule.names_inner for rule in self._rules)):
             raise RefusedError("private")
 
     def _find_alias(self, name: str, port: int | None) -> Alias | None:
         if port is not None:
             return self._aliases.get((name, port))
         return next((alias for (known, _), alias in self._aliases.items() if known == name), None)
-
-
-def is_own_address(address: Address) -> bool:
-    """True if this machine has an address, and also if that can't be found out. Sends nothing."""
-    if not _can_bind(address):
-        return False
-    nobodys = "192.0.2.1" if address.version == 4 else "2001:db8::1"
-    # With ip_nonlocal_bind, every address can be bound.
-    return not _can_bind(ip_address(nobodys)) or _is_reached_from_itself(address)
-
-
-def _can_bind(address: Address) -> bool:
-    try:
-        with _make_probe(address) as probe:
-            probe.bind((str(address), 0))
-    except OSError as error:
-        # EAFNOSUPPORT: without IPv6, no address of it is ours, and none is reached either.
-        return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-    return True
-
-
-def _is_reached_from_itself(address: Address) -> bool:
-    """True if what is sent there comes from there, or from loopback: then it does not leave the machine."""
-    try:
-        with _make_probe(address) as probe:
-            probe.connect((str(address), 9))  # of a datagram socket: only the route is looked up
-            source = ip_address(probe.getsockname()[0].partition("%")[0])
-    except OSError:
-        return True
-    return source == address or source.is_loopback
-
-
-def _make_probe(address: Address) -> socket.socket:
-    return socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)

@@ -85,12 +85,21 @@ class Rule:
             return False
         ours, theirs = self.network, other.network
         if ours is not None and theirs is not None:
-            return _is_within(theirs, ours)
+            return _is_within(theirs, ours) and (self.names_inner or not _is_inner(theirs))
         if ours is not None or theirs is not None:
             return False
         if self.host.startswith("*."):
             return other.host.removeprefix("*").endswith(self.host[1:])
         return self.host == other.host
+
+    @property
+    def names_inner(self) -> bool:
+        """True if it permits what is not of the internet, too: an address itself, or a range that has nothing else.
+
+        A wider range, such as 0.0.0.0/0, is a way to write the internet, and permits no more than that.
+        """
+        network = self.network
+        return network is not None and (network.num_addresses == 1 or _is_inner(network))
 
     @property
     def is_public(self) -> bool:
@@ -217,6 +226,13 @@ def is_public_range(network: Network) -> bool:
     if isinstance(network, IPv6Network):
         return _is_within(network, _PUBLIC_V6) and not any(_overlap(network, each) for each in _NOT_PUBLIC_V6)
     return not any(_overlap(network, each) for each in _NOT_PUBLIC)
+
+
+def _is_inner(network: Network) -> bool:
+    """True if no address of the range is one of the internet."""
+    if isinstance(network, IPv6Network):
+        return not _overlap(network, _PUBLIC_V6) or any(_is_within(network, each) for each in _NOT_PUBLIC_V6)
+    return any(_is_within(network, each) for each in _NOT_PUBLIC)
 
 
 def _is_within(network: Network, other: Network) -> bool:

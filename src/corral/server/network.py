@@ -16,6 +16,7 @@ from ipaddress import IPv4Network
 from corral.base.denials import show_host
 from corral.client.sandbox import AsyncSandbox
 from corral.errors import CapabilityError, SandboxPausedError
+from corral.network.own import is_own_address
 from corral.network.rules import Rule, read_rule
 from corral.protocol import Backend
 from corral.results import Denial
@@ -34,6 +35,7 @@ MAX_ENTRIES = 10
 """How many entries a list of a client may have, as at the hosted service."""
 _RANGE = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}")
 _DOMAIN = re.compile(r"(\*\.)?([a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?\.)+[a-zA-Z]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])")
+_NO_ENTRY = "the allow lists have no entry: networkBlockAll=true permits nothing, networkBlockAll=false ends the lists"
 _LOGGED = 20
 """How many refused attempts of a sandbox are logged at a time; the others are counted."""
 
@@ -60,12 +62,37 @@ def find_beyond(policy: NetworkPolicy, ceiling: NetworkPolicy, *, registries: Se
     modes = {"packages": ("packages", "open"), "open": ("open",)}
     if policy.mode in modes and ceiling.mode not in modes[policy.mode]:
         return policy.mode
-    permitted = [read_rule(host) for host in (*ceiling.hosts, *(registries if ceiling.mode == "packages" else ()))]
+    permitted = _read_permitted(ceiling, registries)
     for host in policy.hosts:
         rule = read_rule(host)
         if not (_is_open_to(rule, ceiling) or any(each.covers(rule) for each in permitted)):
             return host
+        if _is_own(rule) and not any(each.names_inner and each.covers(rule) for each in permitted):
+            return host
     return None
+
+
+def narrow(hosts: Sequence[str], ceiling: NetworkPolicy, *, registries: Sequence[str] = ()) -> tuple[str, ...]:
+    """The hosts as the ceiling has them: one without a port, at the ports that are permitted. Others are left as they
+    are, also if they are beyond it."""
+    permitted = _read_permitted(ceiling, registries)
+    found: list[str] = []
+    for host in hosts:
+        rule = read_rule(host)
+        ports = [each.port for each in permitted if each.port is not None and Rule(each.host).covers(rule)]
+        whole = rule.port is not None or _is_open_to(rule, ceiling) or any(each.covers(rule) for each in permitted)
+        found += [host] if whole or not ports else [str(Rule(rule.host, port)) for port in ports]
+    return tuple(dict.fromkeys(found))
+
+
+def _read_permitted(ceiling: NetworkPolicy, registries: Sequence[str]) -> list[Rule]:
+    return [read_rule(host) for host in (*ceiling.hosts, *(registries if ceiling.mode == "packages" else ()))]
+
+
+def _is_own(rule: Rule) -> bool:
+    """True for an address that this machine has itself, also if it looks like one of the internet."""
+    network = rule.network
+    return network is not None and network.num_addresses == 1 and is_own_address(network.network_address)
 
 
 def _is_open_to(rule: Rule, ceiling: NetworkPolicy) -> bool:
@@ -80,7 +107,7 @@ def read_hosts(networks: str | None, domains: str | None) -> tuple[str, ...] | N
     ranges = [_read_range(entry) for entry in _split(networks, "networkAllowList")]
     names = [_read_domain(entry) for entry in _split(domains, "domainAllowList")]
     if not ranges and not names:
-        raise bad_request("the allow lists have no entry; networkBlockAll=true permits nothing")
+        raise bad_request(_NO_ENTRY)
     return (*ranges, *names)
 
 
@@ -155,6 +182,8 @@ class Networks:
         networks = row.network_allow_list if networks is None and keeps else networks or None
         domains = row.domain_allow_list if domains is None and keeps else domains or None
         blocked = block_all if block_all is not None else row.network_block_all and not lists
+        if lists and block_all is None and not networks and not domains:
+            raise bad_request(_NO_ENTRY)
         hosts = read_hosts(networks, domains)
         ceiling = self._ceiling(caller.network)
         if hosts is not None and not blocked:
@@ -169,8 +198,11 @@ class Networks:
         row.network_block_all, row.network_allow_list, row.domain_allow_list = blocked, networks, domains
         row.network_ceiling = caller.network
 
+    def _narrow(self, hosts: tuple[str, ...], ceiling: NetworkPolicy) -> NetworkPolicy:
+        return NetworkPolicy("allow", narrow(hosts, ceiling, registries=self._registries), ceiling.limits)
+
     def _beyond(self, hosts: tuple[str, ...], ceiling: NetworkPolicy) -> str | None:
-        return find_beyond(NetworkPolicy("allow", hosts, ceiling.limits), ceiling, registries=self._registries)
+        return find_beyond(self._narrow(hosts, ceiling), ceiling, registries=self._registries)
 
     def policy_of(self, row: Sandbox) -> NetworkPolicy:
         """What a sandbox may reach now."""
@@ -181,7 +213,7 @@ class Networks:
         if hosts is None:
             return ceiling
         # Beyond it, if the server's ceiling is lower than when it was asked for.
-        return NetworkPolicy("allow", () if self._beyond(hosts, ceiling) is not None else hosts, ceiling.limits)
+        return self._narrow(() if self._beyond(hosts, ceiling) is not None else hosts, ceiling)
 
     # Carrying it out.
 

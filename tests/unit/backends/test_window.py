@@ -74,7 +74,8 @@ def test_a_proxy_that_a_gate_cannot_use_is_an_error(url: str, monkeypatch: pytes
 
 def test_programs_are_told_of_the_proxy_only_where_they_need_it() -> None:
     policy = NetworkPolicy.parse("example.org")
-    assert window.variables(policy, None) == {}
+    assert "HTTP_PROXY" not in window.variables(policy, None)
+    assert window.variables(NetworkPolicy("open"), None) == {}
     told = window.variables(policy, 3128)
     for name in ("HTTP_PROXY", "https_proxy", "ALL_PROXY", "npm_config_proxy"):
         assert told[name] == "http://127.77.0.1:3128"

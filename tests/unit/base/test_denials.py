@@ -74,6 +74,7 @@ def test_a_private_address_is_proposed_but_not_a_name_that_leads_to_one():
     assert _line(Denial("10.0.0.5", 80, "private"), network="open").endswith('network="open,10.0.0.5:80"')
     assert _line(Denial("intranet.example", 80, "private"), network="open").endswith('network="open,HOST"')
     assert "reached only if the address itself is listed" in _line(Denial("fd00::1", 80, "private"))
+    assert "169.254" not in _line(Denial("169.254.169.254", 80, "private"), network="open").partition("ask for")[2]
 
 
 def test_a_limit_is_explained_without_asking_for_hosts():

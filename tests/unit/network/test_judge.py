@@ -174,3 +174,19 @@ async def test_a_connection_may_go_on_only_if_its_address_is_still_permitted() -
     assert after.still_permits(name, ip_address(PUBLIC))
     assert not make("none").still_permits(name, ip_address(PUBLIC))
     assert not after.still_permits(Target("10.0.0.5", 443, address), address)
+
+
+@pytest.mark.parametrize("wide", ["0.0.0.0/0", "0.0.0.0/1", "8.0.0.0/6", "128.0.0.0/1"])
+async def test_a_wide_range_is_the_internet_and_nothing_of_ours(wide: str) -> None:
+    for judge in (make("allow", wide, "own.example.org", "inner.example.org"), make("open", wide)):
+        for host in ("127.0.0.1", "10.0.0.5", "169.254.169.254", OWN, "own.example.org", "inner.example.org"):
+            assert await decide(judge, host) == "private", (wide, host)
+    assert await decide(make("allow", "0.0.0.0/0"), PUBLIC) == PUBLIC
+    assert await decide(make("allow", "8.0.0.0/6"), OWN.replace("11.", "10.")) == "private"
+
+
+async def test_a_range_of_inner_addresses_and_an_address_itself_are_meant() -> None:
+    assert await decide(make("allow", "10.0.0.0/8"), "10.0.0.5") == "10.0.0.5"
+    assert await decide(make("allow", OWN), OWN) == OWN
+    assert await decide(make("allow", "fc00::/7"), "fd00::1") == "fd00::1"
+    assert await decide(make("allow", "::/0"), "fd00::1") == "private"

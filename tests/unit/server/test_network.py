@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from corral.network.rules import Rule, read_address, read_rule
 from corral.server.faults import Fault
-from corral.server.network import find_beyond, read_hosts, within
+from corral.server.network import find_beyond, narrow, read_hosts, within
 from corral.spec import NetworkLimits, NetworkPolicy
 
 REGISTRIES = ("files.registry.test:443", "*.mirror.test")
@@ -42,6 +42,8 @@ REGISTRIES = ("files.registry.test:443", "*.mirror.test")
             ["10.0.0.1", "127.0.0.0/8", "169.254.169.254", "0.0.0.0/0", "8.0.0.0/5", "::/0", "fd00::1", "64:ff9b::/96",
              "2002::/16", "192.168.0.0/16:80", "198.18.0.1", "224.0.0.0/4", "open,10.0.0.1", "100.64.0.0/10"],
         ),
+        # A wide range permits no inner addresses, and so none of those is beneath it; nor are this machine's own.
+        ("0.0.0.0/0", ["9.9.9.0/24", "0.0.0.0/0", "8.0.0.0/5"], ["10.0.0.0/8", "10.0.0.1", "127.0.0.1", "a.org"]),
         ("open,10.1.0.0/16:8080", ["10.1.2.3:8080", "a.org"], ["10.1.2.3", "10.1.2.3:80", "10.2.0.0/16:8080"]),
     ],
 )  # fmt: skip
@@ -53,6 +55,16 @@ def test_ceiling_permits_what_lies_beneath_it_and_nothing_else(
         assert within(NetworkPolicy.parse(wanted), most, registries=REGISTRIES), wanted
     for wanted in refused:
         assert not within(NetworkPolicy.parse(wanted), most, registries=REGISTRIES), wanted
+
+
+def test_host_without_a_port_is_narrowed_to_the_ports_that_are_permitted() -> None:
+    def narrowed(hosts: list[str], ceiling: str) -> tuple[str, ...]:
+        return narrow(hosts, NetworkPolicy.parse(ceiling), registries=["a.mirror.test:443", "a.mirror.test:80"])
+
+    assert narrowed(["a.mirror.test"], "packages") == ("a.mirror.test:443", "a.mirror.test:80")
+    assert narrowed(["x.a.org", "b.org"], "*.a.org:443,b.org") == ("x.a.org:443", "b.org")
+    assert narrowed(["a.org"], "open,a.org:443") == ("a.org",)
+    assert narrowed(["c.org", "*.a.org"], "a.org:443") == ("c.org", "*.a.org")  # beyond it, and refused as such
 
 
 def test_registries_count_beneath_packages_only() -> None:

@@ -22,6 +22,12 @@ MODES = ("none", "packages", "allow", "open")
 _NEVER_PROXIED = "localhost,127.0.0.1,::1"
 _GIVE_UP_AT_ONCE = {"PIP_RETRIES": "0", "UV_HTTP_RETRIES": "0", "npm_config_fetch_retries": "0", "CARGO_NET_RETRY": "0"}
 """Where nothing can be reached, trying again only takes time."""
+_GIVE_UP_SOON = {
+    "PIP_RETRIES": "2",
+    "npm_config_fetch_retry_mintimeout": "500",
+    "npm_config_fetch_retry_maxtimeout": "2000",
+}
+"""Where most is refused at once: their own pauses would add up to a minute."""
 
 
 def make_settings(spec: Spec, registries: Registries, *, before: GateSettings | None = None) -> GateSettings:
@@ -90,12 +96,17 @@ def variables(policy: NetworkPolicy, proxy_port: int | None) -> dict[str, str]:
     """The environment for programs inside. `proxy_port` is None if their connections are redirected."""
     if policy.mode == "none":
         return dict(_GIVE_UP_AT_ONCE)
+    usual = {} if policy.mode == "open" else dict(_GIVE_UP_SOON)
     if proxy_port is None:
-        return {}
+        return usual
     proxy = f"http://{ADDRESS}:{proxy_port}"
     found = {name: proxy for kind in ("HTTP", "HTTPS", "ALL") for name in (f"{kind}_PROXY", f"{kind.lower()}_proxy")}
     found |= {"NO_PROXY": _NEVER_PROXIED, "no_proxy": _NEVER_PROXIED}
-    return found | {"npm_config_proxy": proxy, "npm_config_https_proxy": proxy, "npm_config_noproxy": _NEVER_PROXIED}
+    return (
+        usual
+        | found
+        | {"npm_config_proxy": proxy, "npm_config_https_proxy": proxy, "npm_config_noproxy": _NEVER_PROXIED}
+    )
 
 
 def describe(policy: NetworkPolicy) -> dict[str, Any]:
