@@ -276,7 +276,7 @@ WINDOW_KNOCK_OUTS = (
     ),
     KnockOut(
         "placeholders instead of values",
-        (Edit("spec.py", "{each.name: each.placeholder for", "{each.name: str(each.value) for"),),
+        (Edit("secret.py", "{each.name: each.placeholder for", "{each.name: str(each.value) for"),),
         ("read-a-secret-inside",),
         says="the value is inside",
     ),
