@@ -48,7 +48,7 @@ class Secret:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _VARIABLE.fullmatch(self.name):
             # Not what was given: it may be the value.
-            raise SpecError("a secret has the name of a variable, and this is none", hint="for example OPENAI_API_KEY")
+            raise SpecError("a secret needs the name of a variable, such as API_KEY", hint="use letters, digits and _")
         if self.name in _NEEDED or self.name.startswith("LD_"):
             raise SpecError(f"programs need the variable {self.name}, so it can't be a secret", hint="use another name")
         hosts = (self.hosts,) if isinstance(self.hosts, str) else self.hosts

@@ -69,7 +69,12 @@ class Stage:
     @property
     def has_unjudged(self) -> bool:
         """True if a connection of a program waits to be looked at outside."""
-        return bool(self.listeners) and bool(select.select(self.listeners, (), (), 0)[0])
+        if not self.listeners:
+            return False
+        waiting = select.poll()  # `select` can't look at descriptors above 1,023, and init may have more
+        for listener in self.listeners:
+            waiting.register(listener, select.POLLIN)
+        return bool(waiting.poll(0))
 
 
 def perform(steps: list[plan.Step], stage: Stage) -> None:

@@ -330,7 +330,7 @@ def receive_sockets(names: object, descriptors: list[int]) -> Sockets:
     sockets: Sockets = {}
     try:
         if names not in _SENT or len(names) != len(descriptors):
-            raise UnsupportedError("init has sent sockets that nobody knows")
+            raise UnsupportedError("init has sent unknown sockets")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
             networks = {_find_network(own)}
         for name, descriptor in zip(names, descriptors, strict=True):

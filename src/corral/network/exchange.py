@@ -171,7 +171,7 @@ async def _change_protocol(
     client: Stream, data: bytes, head: AnswerHead, sent: RequestHead, sending: asyncio.Future[None]
 ) -> Outcome:
     if sent.upgrade is None:
-        raise MalformedHeadError("a change of protocol that nobody asked for")
+        raise MalformedHeadError("a change of protocol that was not asked for")
     await asyncio.wait([sending])  # a request of this kind has no body
     await client.send(data)
     return "raw"

@@ -174,8 +174,8 @@ class Judge:
         return chosen
 
     def _lists(self, address: Address, port: int | None) -> bool:
-        wide = self._is_outside(address)
-        return any(rule.permits_address(address, port) and (wide or rule.names_inner) for rule in self._rules)
+        rules = [rule for rule in self._rules if rule.permits_address(address, port)]
+        return any(rule.names_inner for rule in rules) or (bool(rules) and self._is_outside(address))
 
     def _is_outside(self, address: Address) -> bool:
         return is_public(address) and not self._is_own(address)

@@ -1,13 +1,16 @@
 """The sockets that init sends: they are what they are called, or nothing is taken."""
 
 import contextlib
+import fcntl
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +19,7 @@ if sys.platform != "linux":
 
 from corral.engine import window, wire
 from corral.engine.errors import UnsupportedError
+from corral.engine.perform import Stage
 from corral.engine.recipe import BASE_FIRST_UID, UID_RANGE_SIZE
 from corral.engine.uidrange import FIRST_UID, SLOTS
 from corral.inside.ready import Loop
@@ -123,3 +127,18 @@ def test_a_gate_that_was_asked_before_its_sandbox_is_handed_over_goes_on(tmp_pat
         assert child.poll() is None
         assert held.descriptors()[1:], "the gate is still there"
         held.let_go()
+
+
+def test_a_connection_that_waits_is_seen_whatever_the_numbers_of_descriptors() -> None:
+    above = 1100  # more than `select` can look at, as of an init with hundreds of programs
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        if soft <= above:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, above + 100), hard))
+            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        high = stack.enter_context(socket.socket(fileno=fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, above)))
+        stage = Stage(cast(Any, None), cast(Any, None), cast(Any, None), listeners=[high])
+        assert not stage.has_unjudged
+        stack.enter_context(socket.create_connection(listener.getsockname()))
+        assert stage.has_unjudged
